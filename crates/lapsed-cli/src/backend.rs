@@ -14,14 +14,15 @@ use lapsed_core::{Error, Kind, SystemId};
 
 use crate::cli::TargetArgs;
 use lapsed_server::config::server::LISTEN_DEFAULT;
-use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
-use lapsed_server::http::inflight::DeadLetters;
+use lapsed_server::node::Config;
 use lapsed_server::node::audit::AuditPage;
 use lapsed_server::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
 };
 use lapsed_server::node::{BrakeOrder, ReconcileOrder};
+use lapsed_server::systems::inflight::routes::DeadLetters;
 
 pub use desk::LeaseBackend;
 pub use local::LocalBackend;

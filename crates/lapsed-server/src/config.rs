@@ -1,8 +1,8 @@
 //! Configuration: a TOML file, the environment and flags, checked and made into plans.
 //!
 //! Everything that can be wrong is found here, before anything is opened, and each error names the
-//! key and its line. What a kind of system has of its own is read by its room (`crate::systems`);
-//! here is only what all of them share.
+//! key and its line. What a kind of system has of its own is read by it (`crate::systems`);
+//! here is only what all of them share, and `crate::plan` puts the whole together.
 
 pub mod common;
 pub mod document;
@@ -18,21 +18,10 @@ pub mod token;
 pub mod units;
 pub mod webhook;
 
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use lapsed_core::{Kind, SystemId};
-use toml::de::{DeTable, DeValue};
-
-use self::common::Section;
-use self::document::{Document, TomlNode, unknown};
 use self::origin::Origin;
-use self::server::{ServerConfig, ServerSection};
-use self::store::{StoreConfig, StoreSection};
-use self::telemetry::TelemetryPlan;
-use self::webhook::WebhookConfig;
-use crate::systems::{self, SystemPlan};
+use crate::failure::Failure;
 
 /// What is wrong with the configuration: where, what, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,231 +47,14 @@ pub struct Overrides {
     pub token: Option<String>,
 }
 
-#[derive(Debug)]
-pub struct Config {
-    /// The file it came from.
-    pub file: Option<String>,
-    pub server: ServerConfig,
-    pub stores: BTreeMap<String, StoreConfig>,
-    /// In the order of the file.
-    pub systems: Vec<Box<dyn SystemPlan>>,
-    /// In the order of the file.
-    pub webhooks: Vec<WebhookConfig>,
-    /// Where traces go, if anywhere.
-    pub telemetry: Option<TelemetryPlan>,
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::Usage(error.0)
+    }
 }
 
 /// The folder used when nothing else is said.
 pub const DATA_DEFAULT: &str = "./lapsed-data";
-
-/// The name of the store that is there without a configuration.
-const STORE_DEFAULT: &str = "data";
-
-impl Config {
-    /// From a file, or without one.
-    pub fn load(
-        file: Option<&Path>,
-        overrides: &Overrides,
-        env: &Env<'_>,
-    ) -> Result<Config, ConfigError> {
-        let Some(path) = file else {
-            return Self::read(&Document::new("defaults", String::new()), None, overrides, env);
-        };
-        let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&name, &error))?;
-        Self::read(&Document::new(&name, text), Some(name.clone()), overrides, env)
-    }
-
-    /// From text, whoever wrote it.
-    pub fn parse(text: &str, overrides: &Overrides, env: &Env<'_>) -> Result<Config, ConfigError> {
-        Self::read(&Document::new("text", text.to_owned()), None, overrides, env)
-    }
-
-    fn read(
-        document: &Document,
-        file: Option<String>,
-        overrides: &Overrides,
-        env: &Env<'_>,
-    ) -> Result<Config, ConfigError> {
-        let mut top = document.parse(env)?;
-        let server = read_server(document, &mut top, overrides)?;
-        let mut stores = read_stores(document, &mut top)?;
-        let nodes = take_list(document, &mut top, "system")?;
-        let hooks = take_list(document, &mut top, "webhook")?;
-        let telemetry = take(&mut top, "telemetry");
-        let telemetry = telemetry::read(document, telemetry.as_ref(), env)?;
-        no_more(document, &top)?;
-        if stores.is_empty() {
-            stores.insert(STORE_DEFAULT.to_owned(), default_store(overrides)?);
-        }
-        let systems = read_systems(document, nodes, &stores, env)?;
-        let ids: Vec<SystemId> = systems.iter().map(|plan| plan.common().id.clone()).collect();
-        let webhooks = webhook::read(document, &hooks, &ids)?;
-        Ok(Config { file, server, stores, systems, webhooks, telemetry })
-    }
-}
-
-/// Why the file cannot be read, and what to do about it.
-fn unreadable(name: &str, error: &std::io::Error) -> ConfigError {
-    let next = match error.kind() {
-        ErrorKind::NotFound => {
-            format!("`lapsed init -o {name}` writes one; without -c the defaults are used")
-        }
-        ErrorKind::PermissionDenied => "let this user read it".to_owned(),
-        _ => "give a file of TOML with -c".to_owned(),
-    };
-    ConfigError(format!("{name}: cannot be read: {error}; {next}"))
-}
-
-fn take<'d>(table: &mut DeTable<'d>, key: &str) -> Option<TomlNode<'d>> {
-    table.remove(key)
-}
-
-fn read_server(
-    document: &Document,
-    top: &mut DeTable<'_>,
-    overrides: &Overrides,
-) -> Result<ServerConfig, ConfigError> {
-    let Some(node) = take(top, "server") else {
-        return ServerConfig::plan(ServerSection::default(), &BTreeMap::new(), overrides);
-    };
-    let section = document.read("server", &node)?;
-    ServerConfig::plan(section, &document::lines_below(document, &node), overrides)
-        .map_err(|e| ConfigError(format!("{}: {e}", document.name())))
-}
-
-fn read_stores(
-    document: &Document,
-    top: &mut DeTable<'_>,
-) -> Result<BTreeMap<String, StoreConfig>, ConfigError> {
-    let mut stores: BTreeMap<String, StoreConfig> = BTreeMap::new();
-    let Some(node) = take(top, "store") else { return Ok(stores) };
-    let span = node.span();
-    let DeValue::Table(table) = node.into_inner() else {
-        return Err(document.wrong(Some(span), "store", "write it as [store.NAME]"));
-    };
-    for (name, node) in table {
-        let path = format!("store.{}", name.get_ref());
-        let section: StoreSection = document.read(&path, &node)?;
-        let wrong = |key: &str, what: &str| {
-            let value = node.get_ref().get(key).map_or(node.span(), |value| value.span());
-            document.wrong(Some(value), &format!("{path}.{key}"), what)
-        };
-        let config = StoreConfig::plan(name.get_ref(), &section);
-        let config = config.map_err(|e| wrong(e.key, &e.what))?;
-        if let Some(twin) = stores.values().find(|s| s.same_place(&config)) {
-            let what =
-                format!("the store `{}` is in the same folder; give each its own", twin.name);
-            return Err(wrong("url", &what));
-        }
-        stores.insert(name.get_ref().to_string(), config);
-    }
-    Ok(stores)
-}
-
-fn take_list<'d>(
-    document: &Document,
-    top: &mut DeTable<'d>,
-    key: &str,
-) -> Result<Vec<TomlNode<'d>>, ConfigError> {
-    let Some(node) = take(top, key) else { return Ok(Vec::new()) };
-    let span = node.span();
-    match node.into_inner() {
-        DeValue::Array(nodes) => Ok(nodes.into_iter().collect()),
-        _ => Err(document.wrong(Some(span), key, &format!("write it as [[{key}]]"))),
-    }
-}
-
-/// Whatever is left at the top is a mistake.
-fn no_more(document: &Document, top: &DeTable<'_>) -> Result<(), ConfigError> {
-    let Some((key, _)) = top.iter().next() else { return Ok(()) };
-    let what =
-        unknown("key", key.get_ref(), &["server", "store", "system", "webhook", "telemetry"]);
-    Err(document.wrong(Some(key.span()), key.get_ref(), &what))
-}
-
-fn default_store(overrides: &Overrides) -> Result<StoreConfig, ConfigError> {
-    let folder = match &overrides.data {
-        Some(folder) => folder.clone(),
-        None => PathBuf::from(DATA_DEFAULT),
-    };
-    StoreConfig::embedded(STORE_DEFAULT, folder)
-        .map_err(|e| ConfigError(format!("the data folder: {e}")))
-}
-
-fn read_systems(
-    document: &Document,
-    nodes: Vec<TomlNode<'_>>,
-    stores: &BTreeMap<String, StoreConfig>,
-    env: &Env<'_>,
-) -> Result<Vec<Box<dyn SystemPlan>>, ConfigError> {
-    if nodes.is_empty() {
-        return read_all(document, stores, env);
-    }
-    let mut planned: Vec<Box<dyn SystemPlan>> = Vec::new();
-    for (index, node) in nodes.iter().enumerate() {
-        let kind = read_kind(document, index, node)?;
-        let section = Section::new(document, node, index, stores, env);
-        let plan = systems::room(kind).plan(&section)?;
-        let carried = stores[&plan.common().store].carries(kind);
-        carried.map_err(|what| section.wrong("store", &what))?;
-        if planned.iter().any(|p| p.common().id == plan.common().id) {
-            let what =
-                format!("there are two systems `{}`; give each its own name", plan.common().id);
-            return Err(section.wrong("name", &what));
-        }
-        let place = &stores[&plan.common().store].place;
-        let shares =
-            |other: &dyn SystemPlan| stores[&other.common().store].place.shares_objects_with(place);
-        if let Some(other) = planned.iter().find(|other| shares(&***other)) {
-            let what = format!(
-                "`{}` has its leases in the same place; give each a prefix of its own",
-                other.common().id
-            );
-            return Err(section.wrong("store", &what));
-        }
-        planned.push(plan);
-    }
-    Ok(planned)
-}
-
-/// Without any `[[system]]`: one of every kind that the store carries.
-fn read_all(
-    document: &Document,
-    stores: &BTreeMap<String, StoreConfig>,
-    env: &Env<'_>,
-) -> Result<Vec<Box<dyn SystemPlan>>, ConfigError> {
-    let mut planned = Vec::new();
-    let carried = |kind| match stores.values().collect::<Vec<_>>().as_slice() {
-        [only] => only.carries(kind).is_ok(),
-        _ => true,
-    };
-    for room in systems::ROOMS.iter().filter(|room| carried(room.kind())) {
-        let plan = room.plan(&Section::absent(document, stores, env))?;
-        if stores[&plan.common().store].carries(room.kind()).is_ok() {
-            planned.push(plan);
-        }
-    }
-    Ok(planned)
-}
-
-/// The kind decides who reads the rest.
-fn read_kind(document: &Document, index: usize, node: &TomlNode<'_>) -> Result<Kind, ConfigError> {
-    let path = format!("system[{index}]");
-    let kinds: Vec<&str> = Kind::ALL.iter().map(|k| k.as_str()).collect();
-    let Some(value) = node.get_ref().get("kind") else {
-        let what = format!("`kind` is missing; one of: {}", kinds.join(", "));
-        return Err(document.wrong(Some(node.span()), &path, &what));
-    };
-    let given = value.get_ref().as_str().unwrap_or_default();
-    match Kind::ALL.iter().find(|k| k.as_str() == given) {
-        Some(kind) => Ok(*kind),
-        None => {
-            let what = unknown("kind", given, &kinds);
-            Err(document.wrong(Some(value.span()), &format!("{path}.kind"), &what))
-        }
-    }
-}
 
 /// Where the listen address came from, and the like, for `check`.
 pub fn origin_of(given: bool, flag: bool, name: &'static str, line: Option<usize>) -> Origin {

@@ -17,18 +17,18 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::config::Config;
+use crate::api::connections::{self, Serving};
+use crate::api::{self, RequestGate};
 use crate::config::server::LISTEN_DEFAULT;
 use crate::failure::Failure;
-use crate::http::connections::{self, Serving};
-use crate::http::line::WriteTimeoutListener;
-use crate::http::{self, App, Outward, RequestGate};
+use crate::http::{App, Outward};
 use crate::metrics::Metrics;
-use crate::node::OpenSystems;
-use crate::systems::OpenedFor;
+use crate::node::{Config, OpenSystems, OpenedFor};
+use crate::systems;
 use crate::telemetry::{Telemetry, TracingObserver};
 use crate::tls::{self, Current, TlsListener};
 use crate::webhooks::Webhooks;
+use crate::write_timeout::WriteTimeoutListener;
 use notice::Notice;
 
 /// How long requests under way may take after the daemon was told to stop.
@@ -44,7 +44,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     // Before a folder is made: whoever cannot listen leaves nothing behind.
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
-    let metrics = Arc::new(Metrics::new(clock.clone()));
+    let metrics = Arc::new(Metrics::new(clock.clone(), systems::metrics(&clock)));
     let config = Arc::new(config);
     let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
     let witness: Arc<dyn Observer> = match &telemetry {
@@ -71,7 +71,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
     let lines = WriteTimeoutListener::new(listener, config.server.write_timeout);
-    let serving = serve(lines, tls, http::service(app), stop.clone())?;
+    let serving = serve(lines, tls, api::service(app), stop.clone())?;
     // Before it says that it is there: whoever hears that may tell it to stop at once.
     let signals = Signals::listen()?;
     announce(&config, &*clock, address)?;

@@ -5,8 +5,6 @@ use std::process::ExitCode;
 
 use lapsed_core::Error;
 
-use crate::config::ConfigError;
-
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
@@ -49,12 +47,6 @@ impl fmt::Display for Failure {
             }
             Failure::Silent(_) | Failure::Closed => Ok(()),
         }
-    }
-}
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Failure {
-        Failure::Usage(error.0)
     }
 }
 

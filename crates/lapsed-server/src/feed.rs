@@ -35,9 +35,9 @@ pub use self::listener::EventListener;
 use self::page::Page;
 use self::ring::{Next, Ring};
 pub use self::seats::{ListenerSlot, ListenerSlots};
-use crate::http::line::WasCut;
 use crate::node::page::ReceiptCursor;
 use crate::node::{Journal, LiveSystem};
+use crate::write_timeout::WasCut;
 
 /// The most bytes of pages that one ring keeps: some 40,000 receipts.
 const ROOM: usize = 16 << 20;

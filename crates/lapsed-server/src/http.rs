@@ -1,32 +1,22 @@
-//! HTTP: thin. Parse, ask the node, answer; whatever goes wrong is `application/problem+json`.
+//! HTTP, as every handler sees it: what it is given, how a request is read and an answer written, and the
+//! routes that belong to no kind of system. Whatever goes wrong is `application/problem+json`. The routes are
+//! put together in `crate::api`.
 
 pub mod audit;
 pub mod auth;
-pub mod availability;
 pub mod brakes;
-mod browser;
-pub mod connections;
+pub(crate) mod browser;
 pub mod events;
-mod extract;
-mod front;
+pub mod extract;
 pub mod history;
-pub mod inflight;
-pub mod leases;
-mod limit;
-pub mod line;
-mod noted;
-pub mod openapi;
+pub(crate) mod limit;
+pub(crate) mod noted;
 pub mod owners;
-mod page;
-mod patience;
+pub(crate) mod patience;
 pub mod problem;
 pub mod receipts;
 pub mod reconcile;
-pub mod registry;
 pub mod schemas;
-mod scopes;
-pub mod service;
-pub mod sessions;
 pub mod sweeps;
 pub mod webhooks;
 pub mod whoami;
@@ -44,11 +34,9 @@ use crate::config::server::ServerConfig;
 use crate::feed::{Feeds, ListenerSlots};
 use crate::metrics::Metrics;
 use crate::node::{LiveSystem, OpenSystems};
-use crate::systems;
 use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
 use auth::Gate;
-pub use front::RequestGate;
 use patience::RequestTimeout;
 use problem::Problem;
 
@@ -57,17 +45,17 @@ pub type Shared = Arc<App>;
 
 /// The daemon as the routes see it.
 pub struct App {
-    node: Arc<OpenSystems>,
-    metrics: Arc<Metrics>,
-    gate: Gate,
-    body_limit: usize,
-    patience: RequestTimeout,
-    feeds: Feeds,
-    seats: Arc<ListenerSlots>,
-    webhooks: Arc<Webhooks>,
-    telemetry: Option<Arc<Telemetry>>,
-    stop: StopSignal,
-    busy: mpsc::Sender<()>,
+    pub(crate) node: Arc<OpenSystems>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) gate: Gate,
+    pub(crate) body_limit: usize,
+    pub(crate) patience: RequestTimeout,
+    pub(crate) feeds: Feeds,
+    pub(crate) seats: Arc<ListenerSlots>,
+    pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) telemetry: Option<Arc<Telemetry>>,
+    pub(crate) stop: StopSignal,
+    pub(crate) busy: mpsc::Sender<()>,
 }
 
 /// What the daemon tells others by itself.
@@ -105,25 +93,25 @@ impl App {
         (Arc::new(app), idle)
     }
 
-    fn live(&self, kind: &str, name: &str) -> Result<&Arc<LiveSystem>, Problem> {
+    pub(crate) fn live(&self, kind: &str, name: &str) -> Result<&Arc<LiveSystem>, Problem> {
         let kind = Kind::ALL.iter().find(|k| k.as_str() == kind);
         let live = kind.and_then(|kind| self.node.find(*kind, name));
         live.ok_or_else(|| self.no_such_system())
     }
 
     /// The operations of one system, as the type that its kind uses.
-    fn operations<T: 'static>(&self, kind: Kind, name: &str) -> Result<&T, Problem> {
+    pub(crate) fn operations<T: 'static>(&self, kind: Kind, name: &str) -> Result<&T, Problem> {
         let live = self.node.find(kind, name);
         live.and_then(|live| live.operations()).ok_or_else(|| self.no_such_system())
     }
 
-    fn no_such_system(&self) -> Problem {
+    pub(crate) fn no_such_system(&self) -> Problem {
         let all: Vec<String> = self.node.systems().iter().map(|s| s.id().to_string()).collect();
         Problem::not_found(format!("there is no such system; there are: {}", all.join(", ")))
     }
 
     /// Runs `work` to its end, whatever becomes of the client that asked for it.
-    async fn finish<T: Send + 'static>(
+    pub(crate) async fn finish<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
@@ -141,21 +129,9 @@ impl App {
     }
 }
 
-/// All routes, and what stands before them.
-pub fn service(app: Shared) -> RequestGate {
-    let (routes, document) = routes().split_for_parts();
-    let router = routes
-        .merge(openapi::route(document))
-        .merge(page::files())
-        .fallback(problem::no_route)
-        .method_not_allowed_fallback(problem::no_method)
-        .with_state(app.clone());
-    RequestGate::new(app, router)
-}
-
-/// Every route with its description.
-fn routes() -> OpenApiRouter<Shared> {
-    let common = OpenApiRouter::with_openapi(openapi::base())
+/// Every route that belongs to no kind of system, with its description.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
         .merge(sweeps::routes())
         .merge(reconcile::routes())
         .merge(brakes::routes())
@@ -163,9 +139,6 @@ fn routes() -> OpenApiRouter<Shared> {
         .merge(receipts::routes())
         .merge(events::routes())
         .merge(webhooks::routes())
-        .merge(service::routes())
-        .merge(page::routes())
         .merge(whoami::routes())
-        .merge(audit::routes());
-    systems::ROOMS.iter().fold(common, |routes, room| routes.merge(room.routes()))
+        .merge(audit::routes())
 }

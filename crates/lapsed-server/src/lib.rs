@@ -3,6 +3,7 @@
 //! Read in this order: `config` (what is wanted), `systems` (what each kind makes of it), `node`
 //! (stores and systems, opened), then `http` and `daemon` (served).
 
+pub mod api;
 pub mod config;
 pub mod daemon;
 pub mod endings;
@@ -12,7 +13,7 @@ pub mod http;
 pub mod metrics;
 pub mod node;
 pub mod outbound;
-pub mod outbox;
+pub mod plan;
 pub mod preset;
 pub mod print;
 pub mod stores;
@@ -20,3 +21,4 @@ pub mod systems;
 pub mod telemetry;
 pub mod tls;
 pub mod webhooks;
+pub mod write_timeout;

@@ -1,28 +1,22 @@
 //! Metrics: the uniform series of every system, and the originals' own. All that is counted
 //! here comes from what the store answered; gauges are read anew at every scrape.
 
-mod availability;
-mod cleanup;
 mod drift;
 mod events;
-mod evicted;
-mod jobs;
-mod labels;
-mod leases;
+pub mod labels;
 mod requests;
 mod standing;
 mod webhooks;
 
+use std::any::Any;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_availability::{Availability, AvailabilitySummary};
 use lapsed_core::clock::Clock;
-use lapsed_core::inflight::JobCounts;
 use lapsed_core::receipt::{Observer, Reason, Receipt};
 use lapsed_core::reconcile::{ReconcileEnd, ReconcileReport, Reconciled};
-use lapsed_core::sweep::brake::BrakeVerdict;
+use lapsed_core::sweep::brake::{BrakeSetting, BrakeVerdict};
 use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped};
 use lapsed_core::{Error, Kind, Name, SystemId};
 use prometheus_client::encoding::text;
@@ -32,22 +26,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use availability::AvailabilitySeries;
-use cleanup::SessionSeries;
 use drift::ReconcileSeries;
 pub use events::EventSeries;
-use evicted::Evicted;
-use jobs::JobSeries;
 use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
-pub use leases::Waiting;
-use requests::Requests;
+pub use requests::Requests;
 use standing::StandingSeries;
 pub use webhooks::WebhookSeries;
 use webhooks::WebhooksSeries;
-
-use crate::node::LiveSystem;
-use crate::stores::OpenObject;
-use leases::{By, LeaseSeries};
 
 /// The content type of what [`Metrics::encode`] writes.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -70,14 +55,32 @@ pub struct Metrics {
     store_errors: Family<ByError, Counter>,
     standing: StandingSeries,
     drift: ReconcileSeries,
-    cleanup: SessionSeries,
-    jobs: JobSeries,
-    leases: LeaseSeries,
-    availability: AvailabilitySeries,
     requests: Requests,
     events: EventSeries,
     webhooks: WebhooksSeries,
-    evicted: Arc<Evicted>,
+    own: Vec<(Kind, Box<dyn KindMetrics>)>,
+}
+
+/// The series that only one kind of system has. They count what happened to systems of that kind only.
+pub trait KindMetrics: Any + Send + Sync {
+    /// Adds what is there from the start, whether or not there is a system of this kind.
+    fn register(&self, _to: &mut Registry) {}
+
+    /// Makes the series of one system appear at zero. Those that wait for the first system of the kind are
+    /// registered by it. The encoder appends `_total` to the name of a counter by itself.
+    fn introduce(&self, _of: &OfSystem, _to: &mut Registry) {}
+
+    /// An entry was reclaimed.
+    fn reclaimed(&self, _of: &OfSystem, _receipt: &Receipt) {}
+
+    /// An operation met something that was over, and cleared it.
+    fn cleared(&self, _of: &OfSystem, _reason: Reason) {}
+
+    /// A pass ended that was no dry run.
+    fn passed(&self, _report: &PassReport) {}
+
+    /// One page of an index was compared with the truth.
+    fn healed(&self, _page: &Reconciled) {}
 }
 
 const STOPPED: &[Stopped] = &[
@@ -101,7 +104,8 @@ fn pass_histogram() -> Histogram {
 }
 
 impl Metrics {
-    pub fn new(clock: Arc<dyn Clock>) -> Metrics {
+    /// All series at zero; `own` are those of the kinds of system.
+    pub fn new(clock: Arc<dyn Clock>, own: Vec<(Kind, Box<dyn KindMetrics>)>) -> Metrics {
         let metrics = Metrics {
             registry: Mutex::default(),
             reclaimed: Family::default(),
@@ -117,14 +121,10 @@ impl Metrics {
             store_errors: Family::default(),
             standing: StandingSeries::default(),
             drift: ReconcileSeries::default(),
-            cleanup: SessionSeries::new(),
-            jobs: JobSeries::default(),
-            leases: LeaseSeries::default(),
-            availability: AvailabilitySeries::default(),
             requests: Requests::default(),
             events: EventSeries::default(),
             webhooks: WebhooksSeries::default(),
-            evicted: Arc::new(Evicted::new(clock.clone())),
+            own,
         };
         metrics.register();
         metrics.standing.register(&mut metrics.lock(), clock.wall_ms());
@@ -159,7 +159,7 @@ impl Metrics {
         );
         self.drift.register(to);
         self.events.register(to);
-        to.register_collector(Box::new(self.evicted.clone()));
+        self.own.iter().for_each(|(_, own)| own.register(to));
     }
 
     /// Makes the series of a system appear at zero, so that a rate can be taken from the first on.
@@ -177,18 +177,18 @@ impl Metrics {
         drop(self.lag_seconds.get_or_create(&of));
         drop(self.pass_seconds.get_or_create(&of));
         drop(self.zombies.get_or_create(&of));
-        if system.kind == Kind::Sessions {
-            self.cleanup.introduce(&mut self.lock());
+        if let Some(own) = self.own(system.kind) {
+            own.introduce(&of, &mut self.lock());
         }
-        if system.kind == Kind::Inflight {
-            self.jobs.introduce(&of, &mut self.lock());
-        }
-        if system.kind == Kind::Leases {
-            self.leases.introduce(&of, &mut self.lock());
-        }
-        if system.kind == Kind::Availability {
-            self.availability.introduce(&of, &mut self.lock());
-        }
+    }
+
+    fn own(&self, kind: Kind) -> Option<&dyn KindMetrics> {
+        self.own.iter().find(|(of, _)| *of == kind).map(|(_, own)| &**own)
+    }
+
+    /// The series of one kind, by their type.
+    pub fn of<T: KindMetrics>(&self) -> Option<&T> {
+        self.own.iter().find_map(|(_, own)| (&**own as &dyn Any).downcast_ref())
     }
 
     /// The same for what only a system with an index has.
@@ -218,38 +218,16 @@ impl Metrics {
         }
     }
 
-    /// Whether the store of a system answered a scrape, and after how long; and how the system stands
-    /// by what this process knows.
-    pub fn stand(&self, live: &LiveSystem, answers: bool, took: Duration) {
-        let of = OfSystem::of(live.id());
-        self.standing.store(&of, answers, took);
-        self.standing.brake(&of, live.brake_setting());
-        self.standing.lead(&of, live.sweeper().leads());
+    /// Whether the store of a system answered a scrape, and after how long.
+    pub fn store_answered(&self, system: &SystemId, answers: bool, took: Duration) {
+        self.standing.store(&OfSystem::of(system), answers, took);
     }
 
-    /// How many sessions nobody is connected to, over all systems.
-    pub fn gauge_disconnected(&self, count: u64) {
-        self.cleanup.gauge(count);
-    }
-
-    /// The account of one system of jobs.
-    pub fn gauge_jobs(&self, system: &SystemId, counts: &JobCounts) {
-        self.jobs.gauge(&OfSystem::of(system), counts);
-    }
-
-    /// What one system of providers has counted, and how it stands.
-    pub fn show_availability(
-        &self,
-        id: &SystemId,
-        system: &Availability,
-        glance: &AvailabilitySummary,
-        statements: Option<u64>,
-    ) {
-        let of = OfSystem::of(id);
-        self.availability.show(&of, system, glance);
-        if let Some(statements) = statements {
-            self.availability.show_statements(&of, statements);
-        }
+    /// What the operator said to the brake, and whether this process leads; none where nobody does.
+    pub fn stand(&self, system: &SystemId, brake: BrakeSetting, leads: Option<bool>) {
+        let of = OfSystem::of(system);
+        self.standing.brake(&of, brake);
+        self.standing.lead(&of, leads);
     }
 
     /// The same for an object store.
@@ -257,13 +235,9 @@ impl Metrics {
         self.requests.introduce(store, &mut self.lock());
     }
 
-    /// What was asked of an object store so far, and what time it is there.
-    pub fn show_object(&self, name: &str, object: &OpenObject) {
-        let store = object.store();
-        self.requests.show(name, &store.requests(), store.offset());
-        for (system, entries) in object.entries_deleted() {
-            self.requests.show_deleted(&OfSystem::of(&system), entries);
-        }
+    /// The series of requests to the stores where each request has a price.
+    pub fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     /// The series of the event feed.
@@ -275,11 +249,6 @@ impl Metrics {
     pub fn introduce_webhook(&self, webhook: &Name) -> WebhookSeries {
         self.webhooks.introduce(webhook, &mut self.lock());
         self.webhooks.of(webhook)
-    }
-
-    /// Somebody waits for a lease of that system, until the answer is dropped.
-    pub fn wait_for_lease(&self, system: &SystemId) -> Waiting {
-        self.leases.wait(&OfSystem::of(system))
     }
 
     /// All series as text.
@@ -302,15 +271,8 @@ impl Observer for Metrics {
             let late = Duration::from_millis(receipt.evidence.late_ms);
             self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
         }
-        self.evicted.count(receipt);
-        if receipt.id.system.kind == Kind::Sessions {
-            self.cleanup.deleted();
-        }
-        if receipt.id.system.kind == Kind::Inflight {
-            self.jobs.recovered(&of, receipt);
-        }
-        if receipt.id.system.kind == Kind::Leases {
-            self.leases.count(&of, receipt.reason, By::Sweep);
+        if let Some(own) = self.own(receipt.id.system.kind) {
+            own.reclaimed(&of, receipt);
         }
     }
 
@@ -319,7 +281,9 @@ impl Observer for Metrics {
         self.reclaimed.get_or_create(&of.by_reason(reason)).inc();
         let late = Duration::from_millis(late_ms);
         self.lag_seconds.get_or_create(&of).observe(late.as_secs_f64());
-        self.leases.count(&of, reason, By::Operation);
+        if let Some(own) = self.own(system.kind) {
+            own.cleared(&of, reason);
+        }
     }
 
     fn passed(&self, report: &PassReport) {
@@ -329,8 +293,8 @@ impl Observer for Metrics {
         let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };
         self.passes.get_or_create(&of.by_stopped(report.stopped)).inc();
         self.pass_seconds.get_or_create(&of).observe(report.took_ms as f64 / 1e3);
-        if report.kind == Kind::Sessions {
-            self.cleanup.passed(report);
+        if let Some(own) = self.own(report.kind) {
+            own.passed(report);
         }
     }
 
@@ -344,8 +308,8 @@ impl Observer for Metrics {
 
     fn healed(&self, system: &SystemId, page: &Reconciled, act: PassMode) {
         self.drift.page(&OfSystem::of(system), page, act);
-        if system.kind == Kind::Sessions {
-            self.cleanup.scanned(page.examined);
+        if let Some(own) = self.own(system.kind) {
+            own.healed(page);
         }
     }
 

@@ -6,6 +6,7 @@ mod journal;
 mod kept;
 mod live;
 pub mod page;
+mod plan;
 pub mod pulse;
 mod reconcile;
 pub mod shapes;
@@ -17,15 +18,14 @@ use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::receipt::Observer;
 
-use crate::config::Config;
 use crate::config::common::SystemSettings;
 use crate::config::store::StoreConfig;
 use crate::stores::{self, OpenObject, OpenStore};
-use crate::systems::OpenedFor;
 use pulse::StoreMonitor;
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, LIST_MAX, LiveContext, LiveSystem};
+pub use plan::{BuildContext, BuiltSystem, Config, LiveHooks, NoHooks, OpenedFor, SystemPlan};
 pub use reconcile::{ReconcileOrder, Reconciler};
 
 /// Everything that was opened.

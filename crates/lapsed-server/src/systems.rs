@@ -1,38 +1,34 @@
-//! The kinds of system, as the daemon sees them. A new kind is a module here and a line in `ROOMS`.
+//! The kinds of system, as the daemon, the commands and the dashboard see them. A new kind is a folder here
+//! and a line in [`KINDS`]; everything else asks the kind and names none.
 
 pub mod availability;
 pub mod inflight;
 pub mod leases;
 pub mod registry;
 pub mod sessions;
+pub mod words;
 
-use std::any::Any;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use lapsed::assembly::Assembly;
 use lapsed_core::Kind;
-use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
-use lapsed_core::leases::RemovedLease;
+use lapsed_core::clock::Clock;
 use lapsed_core::receipt::Receipt;
-use lapsed_core::schedule::StopSignal;
-use lapsed_core::store::Store;
-use lapsed_core::system::System;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::ConfigError;
-use crate::config::common::{Section, SystemSettings};
+use crate::config::common::Section;
+use crate::config::store::StoreConfig;
 use crate::config::token::Scope;
-use crate::config::units::show_span;
 use crate::http::Shared;
-use crate::node::LiveSystem;
+use crate::metrics::{KindMetrics, Metrics};
+use crate::node::shapes::SystemStatus;
+use crate::node::{OpenSystems, SystemPlan};
 use crate::stores::OpenStore;
-use crate::systems::availability::layout::Tables;
+use words::{KindWords, fill};
 
-/// One kind of system: reads its section of the configuration and serves its routes.
+/// One kind of system: its section of the configuration, its routes, its metrics and its words.
 pub trait SystemKind: Send + Sync {
-    /// Which kind.
     fn kind(&self) -> Kind;
 
     /// Reads and checks one `[[system]]`; a section that is absent gives the defaults.
@@ -51,83 +47,73 @@ pub trait SystemKind: Send + Sync {
     fn slow_operations(&self) -> &'static [&'static str] {
         &[]
     }
-}
 
-/// One system as configured, not yet opened.
-pub trait SystemPlan: Debug + Send + Sync {
-    /// What every kind has.
-    fn common(&self) -> &SystemSettings;
+    /// What people read about it.
+    fn words(&self) -> &'static KindWords;
 
-    /// The plan in plain words, one sentence each.
-    fn describe(&self) -> Vec<String>;
-
-    /// When its brake holds, in plain words.
-    fn describe_brake(&self) -> String {
-        let SystemSettings { brake, threshold, .. } = self.common();
-        format!(
-            "the brake holds when more than {:.0} % of at least {} owners would be dead at once, and \
-             for {} after the store was away",
-            brake.share * 100.0,
-            brake.min_owners,
-            show_span(*threshold)
-        )
+    /// The configurations that `lapsed init` can write for it.
+    fn presets(&self) -> &'static [Preset] {
+        &[]
     }
 
-    /// The tables that it works on, where it works on tables of an application.
-    fn tables(&self) -> Option<&Tables> {
+    /// Its series besides the uniform ones.
+    fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
         None
     }
 
-    /// Whether the mirror is to tell who fell silent.
-    fn is_instant(&self) -> bool {
-        false
+    /// Reads its own gauges anew for a scrape. Where a store does not answer they stay as they were.
+    fn scrape<'a>(&'a self, _metrics: &'a Metrics, _systems: &'a OpenSystems) -> BoxFuture<'a, ()> {
+        Box::pin(async {})
     }
 
-    /// Makes it, on an opened store.
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem>;
-
-    /// What is done for it before it is used. Whatever is away must not keep anybody from starting.
-    fn prepare(&self, _live: &LiveSystem, _for_what: OpenedFor) -> Option<BoxFuture<'static, ()>> {
+    /// What was done about an entry, where the receipt's reason does not say it.
+    fn effect(&self, _receipt: &Receipt) -> Option<String> {
         None
     }
 
-    /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
-    fn errand(&self, _live: &LiveSystem, _stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
-        None
+    /// What `lapsed restore` says when an entry is back.
+    fn restored(&self, key: &str, owner: &str, incarnation: u64) -> String {
+        let places = [("key", key), ("owner", owner), ("incarnation", &incarnation.to_string())];
+        fill(self.words().restored, &places)
+    }
+
+    /// What its status says besides what every kind has: name and value.
+    fn facts(&self, _status: &SystemStatus) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// What `lapsed check` says of a store that systems of this kind use, where the server could be set up
+    /// better for them.
+    fn store_notes<'a>(
+        &'a self,
+        _plans: &'a [Box<dyn SystemPlan>],
+        _store: &'a StoreConfig,
+        _opened: &'a OpenStore,
+    ) -> BoxFuture<'a, lapsed_core::Result<Vec<String>>> {
+        Box::pin(async { Ok(Vec::new()) })
     }
 }
 
-/// What a system was opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenedFor {
-    /// To be served, for as long as the daemon runs.
-    Daemon,
-    /// For one command.
-    Command,
-}
-
-/// What a system is built on.
-pub struct BuildContext<'a> {
-    /// Its store.
-    pub store: &'a OpenStore,
-    /// The store of what is derived from it, where that is another one.
-    pub mirror: Option<&'a OpenStore>,
-    /// Policy, brake, clock and observer, and what makes a system out of them.
-    pub assembly: &'a Assembly,
-}
-
-/// A system ready to use.
-pub struct BuiltSystem {
-    /// What every system offers.
-    pub system: Arc<dyn System>,
-    /// The kind's own operations, for its routes.
-    pub operations: Arc<dyn Any + Send + Sync>,
-    /// Receipts, terms and settings, where they are not simply those of its store.
-    pub store: Option<Arc<dyn Store>>,
+/// A configuration that `lapsed init` can write.
+#[derive(Debug)]
+pub struct Preset {
+    /// As it is typed.
+    pub name: &'static str,
+    /// Its place in the list of all presets.
+    pub order: u8,
+    /// What `--help` says of it.
+    pub help: &'static str,
+    /// What it is for, in one line.
+    pub about: &'static str,
+    /// Its text for each driver of stores (by the driver's name) that it is written for, the usual one first.
+    /// `@STORE@` and `@MIRROR@` are places.
+    pub templates: &'static [(&'static str, &'static str)],
+    /// The driver on which it has a mirror, if any.
+    pub mirrored_on: Option<&'static str>,
 }
 
 /// Every kind there is.
-pub static ROOMS: &[&dyn SystemKind] = &[
+pub static KINDS: &[&dyn SystemKind] = &[
     &registry::RegistryKind,
     &sessions::SessionsKind,
     &inflight::InflightKind,
@@ -139,41 +125,28 @@ pub static ROOMS: &[&dyn SystemKind] = &[
 pub fn operation(path: &str) -> Option<(&'static dyn SystemKind, &str)> {
     let mut parts = path.strip_prefix("/v1/")?.splitn(3, '/');
     let (kind, _name, operation) = (parts.next()?, parts.next()?, parts.next()?);
-    let room = ROOMS.iter().find(|room| room.kind().as_str() == kind)?;
-    Some((*room, operation))
+    Some((named(kind)?, operation))
 }
 
-/// The room of `kind`.
-pub fn room(kind: Kind) -> &'static dyn SystemKind {
-    *ROOMS.iter().find(|room| room.kind() == kind).expect("every kind has a room")
+/// What implements `kind`.
+pub fn of(kind: Kind) -> &'static dyn SystemKind {
+    *KINDS.iter().find(|system| system.kind() == kind).expect("every kind is in the table")
 }
 
-/// What became of a job, or of what was staged with a lease; of everything else it is clear.
-pub fn did(receipt: &Receipt) -> Option<String> {
-    match receipt.id.system.kind {
-        Kind::Inflight => Some(recovered(receipt)?.to_owned()),
-        Kind::Leases => settled(receipt),
-        Kind::Registry | Kind::Sessions | Kind::Availability => None,
-    }
+/// The kind of that name; none where a newer daemon speaks of one that this version does not know.
+pub fn named(name: &str) -> Option<&'static dyn SystemKind> {
+    KINDS.iter().find(|system| system.kind().as_str() == name).copied()
 }
 
-fn recovered(receipt: &Receipt) -> Option<&'static str> {
-    let done: RecoveredJob = serde_json::from_value(receipt.removed.clone()).ok()?;
-    Some(match done.did {
-        RecoveryAction::PutBack => "put back",
-        RecoveryAction::DeadLetter => "dead letter",
-        RecoveryAction::Dropped => "dropped",
-    })
+/// The words of the kind of that name.
+pub fn words_of(name: &str) -> &'static KindWords {
+    named(name).map_or(&words::GENERAL, |system| system.words())
 }
 
-fn settled(receipt: &Receipt) -> Option<String> {
-    match serde_json::from_value(receipt.removed.clone()).ok()? {
-        RemovedLease::Lease(cleared) => {
-            let (txn, decision) = cleared.staged?;
-            Some(format!("{txn}: {decision}"))
-        }
-        RemovedLease::Decision(_) => None,
-    }
+/// The series of all kinds.
+pub fn metrics(clock: &Arc<dyn Clock>) -> Vec<(Kind, Box<dyn KindMetrics>)> {
+    let of = |system: &&dyn SystemKind| Some((system.kind(), system.metrics(clock)?));
+    KINDS.iter().filter_map(of).collect()
 }
 
 #[cfg(test)]
@@ -181,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_a_room() {
-        Kind::ALL.iter().for_each(|kind| assert_eq!(room(*kind).kind(), *kind));
+    fn every_kind_is_in_the_table() {
+        Kind::ALL.iter().for_each(|kind| assert_eq!(of(*kind).kind(), *kind));
     }
 }

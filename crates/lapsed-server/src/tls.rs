@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 pub use files::{TlsFiles, authorities};
 
-use crate::http::line::{Cut, WasCut, WriteTimeoutListener, WriteTimeoutStream};
+use crate::write_timeout::{Cut, WasCut, WriteTimeoutListener, WriteTimeoutStream};
 
 /// How long a client may take to shake hands.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -27,9 +27,9 @@ use tokio::task::JoinSet;
 use ureq::Agent;
 use utoipa::ToSchema;
 
-use crate::config::Config;
 use crate::config::webhook::WebhookConfig;
 use crate::metrics::{Metrics, WebhookSeries};
+use crate::node::Config;
 use crate::node::{LiveSystem, OpenSystems};
 use crate::outbound;
 use crate::telemetry::{Telemetry, end_with, traceparent};

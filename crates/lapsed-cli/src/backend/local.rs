@@ -16,10 +16,11 @@ use lapsed_core::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Backend, Followed, JobListing, Progress};
-use lapsed_server::config::{Config, process_env};
+use lapsed_server::config::process_env;
 use lapsed_server::failure::Failure;
-use lapsed_server::http::inflight::{DeadLetters, letters};
 use lapsed_server::http::{receipts, sweeps};
+use lapsed_server::node::Config;
+use lapsed_server::node::OpenedFor;
 use lapsed_server::node::audit::{self, AuditAction, AuditPage};
 use lapsed_server::node::page::{self, ReceiptCursor, ReceiptFilter};
 use lapsed_server::node::shapes::{
@@ -28,7 +29,7 @@ use lapsed_server::node::shapes::{
 use lapsed_server::node::{
     BrakeOrder, LIST_MAX, LiveSystem, OpenSystems, ReconcileOrder, host_name,
 };
-use lapsed_server::systems::OpenedFor;
+use lapsed_server::systems::inflight::routes::DeadLetters;
 
 /// The store, opened by this process.
 pub struct LocalBackend {
@@ -191,14 +192,14 @@ impl Backend for LocalBackend {
     fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure> {
         let id = Name::new(id)?;
         let work = self.inflight(system)?.put_back(&id, end);
-        let told = |found: &bool| letters::told(*found, "queued");
+        let told = |found: &bool| audit::outcome(*found, "queued");
         self.audited(self.live(system)?, ("dead put_back", &id), work, told)
     }
 
     fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
         let id = Name::new(id)?;
         let work = self.inflight(system)?.delete(&id);
-        let told = |found: &bool| letters::told(*found, "deleted");
+        let told = |found: &bool| audit::outcome(*found, "deleted");
         self.audited(self.live(system)?, ("dead delete", &id), work, told)
     }
 

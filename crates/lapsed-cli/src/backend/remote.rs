@@ -23,13 +23,13 @@ use ureq::{Agent, Body};
 use super::{Backend, Followed, JobListing, Progress, sse, system_id};
 use lapsed_server::failure::Failure;
 use lapsed_server::http::brakes::{BrakeBody, Word};
-use lapsed_server::http::inflight::{DeadLetters, JobBody, PutBackBody};
 use lapsed_server::http::reconcile::ReconcileOptions;
 use lapsed_server::node::audit::AuditPage;
 use lapsed_server::node::shapes::{
     BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
 };
 use lapsed_server::node::{BrakeOrder, LIST_MAX, ReconcileOrder};
+use lapsed_server::systems::inflight::routes::{DeadLetters, JobBody, PutBackBody};
 use lapsed_server::tls;
 
 const CONNECT: Duration = Duration::from_secs(3);

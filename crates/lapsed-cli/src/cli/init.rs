@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
-use lapsed_server::preset::Preset;
+use lapsed_server::systems::Preset;
 
 /// `lapsed init`
 #[derive(Debug, Args)]
@@ -19,7 +19,7 @@ Examples:
 pub struct Init {
     /// Whose names, defaults and variables; on a terminal it is asked for.
     #[arg(long, value_enum, value_name = "PRESET")]
-    pub preset: Option<Preset>,
+    pub preset: Option<&'static Preset>,
 
     /// Where its data is; `${VARIABLE}` is kept and read from the environment later.
     #[arg(long, value_name = "URL", requires = "preset")]

@@ -1,7 +1,5 @@
 //! `lapsed check`
 
-mod notes;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +18,14 @@ use lapsed_server::config::store::{StoreConfig, StoreLocation};
 use lapsed_server::config::token::TokenConfig;
 use lapsed_server::config::units::show_span;
 use lapsed_server::config::webhook::WebhookConfig;
-use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
+use lapsed_server::node::Config;
+use lapsed_server::node::SystemPlan;
 use lapsed_server::node::{Journal, LiveContext, LiveSystem, used_stores};
 use lapsed_server::print::{self, Table, line};
 use lapsed_server::stores::{self, OpenObject, OpenStore};
-use lapsed_server::systems::SystemPlan;
+use lapsed_server::systems;
 
 /// Validates, connects, and prints the plan.
 pub fn run(args: Check) -> Result<(), Failure> {
@@ -52,9 +52,8 @@ pub fn run(args: Check) -> Result<(), Failure> {
 fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     match &store.place {
         StoreLocation::Embedded { dir, .. } => open_folder(store, dir),
-        StoreLocation::Redis(_) => ask_server(config, store),
         StoreLocation::Object(_) => try_objects(config, store),
-        StoreLocation::Postgres(_) => ask_server(config, store),
+        _ => ask_server(config, store),
     }
 }
 
@@ -134,7 +133,10 @@ fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
             ahead_ms.abs(),
             if ahead_ms < 0 { "behind" } else { "ahead of" },
         );
-        let notes = notes::of(config, store, &opened).await?;
+        let mut notes = Vec::new();
+        for kind in systems::KINDS {
+            notes.extend(kind.store_notes(&config.systems, store, &opened).await?);
+        }
         Ok(State { notes, ..words.into() })
     })
 }

@@ -9,8 +9,9 @@ use tokio::runtime::Builder;
 
 use crate::cli::{Functions, LoadFunctions};
 use lapsed_server::config::store::{StoreConfig, StoreLocation, StoreSection};
-use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
+use lapsed_server::node::Config;
 use lapsed_server::print::{self, line, plural};
 
 /// Shows the library, or loads it.
@@ -57,11 +58,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, RedisAddress)>, 
         return match store.map_err(|wrong| Failure::usage(format!("--url: {}", wrong.what)))?.place
         {
             StoreLocation::Redis(address) => Ok(vec![(None, address)]),
-            StoreLocation::Embedded { .. }
-            | StoreLocation::Object(_)
-            | StoreLocation::Postgres(_) => {
-                Err(Failure::usage("--url: functions are for Redis and Valkey"))
-            }
+            _ => Err(Failure::usage("--url: functions are for Redis and Valkey")),
         };
     }
     let file = args.config.as_deref().unwrap_or(Path::new("lapsed.toml"));
@@ -69,9 +66,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, RedisAddress)>, 
     let wanted = |store: &&StoreConfig| args.store.as_ref().is_none_or(|name| *name == store.name);
     let redis = |store: &StoreConfig| match &store.place {
         StoreLocation::Redis(address) => Some((Some(store.name.clone()), address.clone())),
-        StoreLocation::Embedded { .. } | StoreLocation::Object(_) | StoreLocation::Postgres(_) => {
-            None
-        }
+        _ => None,
     };
     let found: Vec<_> = config.stores.values().filter(wanted).filter_map(redis).collect();
     if found.is_empty() {

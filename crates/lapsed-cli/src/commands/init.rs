@@ -3,13 +3,13 @@
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use serde_json::json;
 
 use crate::cli::init::Init;
 use lapsed_server::failure::Failure;
-use lapsed_server::preset::{Chosen, Preset};
+use lapsed_server::preset::{Chosen, PRESETS, kind_of};
 use lapsed_server::print::{self, Table};
+use lapsed_server::systems::Preset;
 
 /// Lists, or writes one.
 pub fn run(args: Init) -> Result<(), Failure> {
@@ -33,7 +33,7 @@ pub fn run(args: Init) -> Result<(), Failure> {
     write(&file, &text, args.force)?;
     match args.shape.json {
         true => print::json(&json!({
-            "file": file, "preset": chosen.preset.name(), "kind": chosen.preset.kind().as_str(),
+            "file": file, "preset": chosen.preset.name, "kind": kind_of(chosen.preset).as_str(),
         })),
         false => print::line(&next_steps(&chosen, &file)),
     }
@@ -44,22 +44,22 @@ fn is_asked() -> bool {
 }
 
 fn names() -> Vec<&'static str> {
-    Preset::value_variants().iter().map(|preset| preset.name()).collect()
+    PRESETS.iter().map(|preset| preset.name).collect()
 }
 
-fn given(preset: Preset, args: &Init) -> Chosen {
+fn given(preset: &'static Preset, args: &Init) -> Chosen {
     let store = args.store.clone().unwrap_or_else(|| preset.usual_store().to_owned());
     Chosen { preset, store, mirror: args.mirror.clone() }
 }
 
 fn list(as_json: bool) -> Result<(), Failure> {
     if as_json {
-        return Preset::value_variants().iter().try_for_each(|preset| {
-            let stores: Vec<_> = preset.families().iter().map(|family| family.example()).collect();
-            let kind = preset.kind().as_str();
-            let about = preset.about();
+        return PRESETS.iter().try_for_each(|preset| {
+            let stores = preset.examples();
+            let kind = kind_of(preset).as_str();
+            let about = preset.about;
             print::json(
-                &json!({ "preset": preset.name(), "kind": kind, "about": about, "stores": stores }),
+                &json!({ "preset": preset.name, "kind": kind, "about": about, "stores": stores }),
             )
         });
     }
@@ -68,12 +68,12 @@ fn list(as_json: bool) -> Result<(), Failure> {
 
 fn listed() -> Table {
     let mut table = Table::new(&["preset", "kind", "what it is", "stores"]);
-    for preset in Preset::value_variants() {
-        let stores: Vec<_> = preset.families().iter().map(|family| family.example()).collect();
+    for preset in PRESETS.iter() {
+        let stores = preset.examples();
         table.row(vec![
-            preset.name().to_owned(),
-            preset.kind().to_string(),
-            preset.about().to_owned(),
+            preset.name.to_owned(),
+            kind_of(preset).to_string(),
+            preset.about.to_owned(),
             stores.join(", "),
         ]);
     }
@@ -87,19 +87,23 @@ fn ask(
     file: &Path,
 ) -> Result<(Chosen, PathBuf), Failure> {
     let mut table = Table::bare();
-    for (index, preset) in Preset::value_variants().iter().enumerate() {
+    for (index, preset) in PRESETS.iter().enumerate() {
         let number = (index + 1).to_string();
-        table.row(vec![format!(" {number}"), preset.name().to_owned(), preset.about().to_owned()]);
+        table.row(vec![format!(" {number}"), preset.name.to_owned(), preset.about.to_owned()]);
     }
     writeln!(out, "Which system?\n{}", table.text())?;
     let preset = loop {
-        let answer = question(answers, out, "number or name", Preset::Registry.name())?;
+        let answer = question(answers, out, "number or name", PRESETS[0].name)?;
         match preset_of(&answer) {
             Some(preset) => break preset,
-            None => writeln!(out, "there is no {answer:?}; 1 to 5, or one of the names")?,
+            None => writeln!(
+                out,
+                "there is no {answer:?}; 1 to {}, or one of the names",
+                PRESETS.len()
+            )?,
         }
     };
-    let examples: Vec<_> = preset.families().iter().map(|family| family.example()).collect();
+    let examples = preset.examples();
     writeln!(out, "\nWhere is its data? For example {}", examples.join(" or "))?;
     let mut chosen = Chosen { preset, store: String::new(), mirror: None };
     loop {
@@ -129,10 +133,10 @@ fn question(
     Ok(if answer.is_empty() { usual } else { answer }.to_owned())
 }
 
-fn preset_of(answer: &str) -> Option<Preset> {
-    let all = Preset::value_variants();
+fn preset_of(answer: &str) -> Option<&'static Preset> {
+    let all = PRESETS.as_slice();
     let by_number = answer.parse::<usize>().ok().and_then(|number| all.get(number.checked_sub(1)?));
-    by_number.or_else(|| all.iter().find(|preset| preset.name() == answer)).copied()
+    by_number.or_else(|| all.iter().find(|preset| preset.name == answer)).copied()
 }
 
 /// Never over a file that is there, unless told: the check is part of making it.
@@ -155,7 +159,7 @@ fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
 
 fn next_steps(chosen: &Chosen, file: &Path) -> String {
     let file = file.display();
-    let mut text = format!("wrote {file}: {}, {}", chosen.preset.name(), chosen.preset.about());
+    let mut text = format!("wrote {file}: {}, {}", chosen.preset.name, chosen.preset.about);
     if chosen.has_password() {
         text.push_str(
             "\nA password is in it. Write ${REDIS_PASSWORD} or the like in its place, and set that \
@@ -188,7 +192,7 @@ mod tests {
     fn enter_takes_what_is_usual() {
         let (answer, out) = asked("\n\n\n");
         let (chosen, file) = answer.unwrap();
-        assert_eq!((chosen.preset, file.to_str()), (Preset::Registry, Some("lapsed.toml")));
+        assert_eq!((chosen.preset.name, file.to_str()), ("registry", Some("lapsed.toml")));
         assert_eq!(chosen.store, "redis://127.0.0.1:6379/0");
         assert!(out.contains("number or name [registry]"), "{out}");
     }
@@ -197,7 +201,7 @@ mod tests {
     fn a_wrong_answer_is_asked_again_and_no_answer_ends_it() {
         let (answer, out) = asked("9\nlockd\nredis://127.0.0.1\ns3://b/p\nx.toml\n");
         let (chosen, file) = answer.unwrap();
-        assert_eq!((chosen.preset, chosen.store.as_str()), (Preset::Lockd, "s3://b/p"));
+        assert_eq!((chosen.preset.name, chosen.store.as_str()), ("lockd", "s3://b/p"));
         assert_eq!(file, PathBuf::from("x.toml"));
         assert!(
             out.contains("there is no \"9\"") && out.contains("cannot be on that store"),

@@ -11,7 +11,7 @@ use crate::cli::ReceiptsArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::page::PAGE_MAX;
 use lapsed_server::print::{self, Table, holder, line, moment, span};
-use lapsed_server::systems::did;
+use lapsed_server::systems;
 
 /// The newest receipts; with `--follow`, also those to come.
 pub fn run(args: ReceiptsArgs) -> Result<(), Failure> {
@@ -104,7 +104,7 @@ const HEADINGS: [&str; 7] = ["when", "receipt", "key", "owner", "incarnation", "
 
 fn row(receipt: &Receipt) -> Vec<String> {
     let mut reason = receipt.reason.to_string();
-    if let Some(did) = did(receipt) {
+    if let Some(did) = systems::of(receipt.id.system.kind).effect(receipt) {
         reason.push_str(&format!(", {did}"));
     }
     if let Some(at) = receipt.restored_ms {

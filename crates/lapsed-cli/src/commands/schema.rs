@@ -8,9 +8,11 @@ use tokio::runtime::Builder;
 use crate::backend::resolve;
 use crate::cli::schema::{Schema, SchemaArgs};
 use lapsed_server::config::store::StoreLocation;
-use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
+use lapsed_server::node::Config;
 use lapsed_server::print::{self, line, plural};
+use lapsed_server::systems::availability::tables;
 
 /// Shows the tables, or makes them.
 pub fn run(args: Schema) -> Result<(), Failure> {
@@ -112,7 +114,7 @@ fn targets(args: &SchemaArgs) -> Result<Vec<Target>, Failure> {
             continue;
         }
         if let (Some(layout), StoreLocation::Postgres(address)) =
-            (plan.tables(), &config.stores[&common.store].place)
+            (tables(&**plan), &config.stores[&common.store].place)
         {
             let (id, layout) = (common.id.clone(), layout.clone());
             targets.push(Target { id, address: address.clone(), layout });

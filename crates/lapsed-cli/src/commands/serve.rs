@@ -1,9 +1,10 @@
 //! `lapsed serve`
 
 use crate::cli::Serve;
-use lapsed_server::config::{Config, Overrides, process_env};
+use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::daemon;
 use lapsed_server::failure::Failure;
+use lapsed_server::node::Config;
 
 /// Runs the daemon until it is told to stop.
 pub fn run(args: Serve) -> Result<(), Failure> {

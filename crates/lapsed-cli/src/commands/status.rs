@@ -1,14 +1,15 @@
 //! `lapsed status`
 
-use lapsed_core::Kind;
 use lapsed_core::sweep::Census;
 
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::Status;
 use lapsed_server::failure::Failure;
-use lapsed_server::node::shapes::{AvailabilityStatus, Sweeps, SystemStatus};
+use lapsed_server::node::shapes::{Sweeps, SystemStatus};
 use lapsed_server::print::{self, Table, ago, count, line, plural, span};
+use lapsed_server::systems;
+use lapsed_server::systems::words::{KindWords, fill};
 
 /// All systems in a table, or one in detail. Exit code 1, after all that could be read, when something
 /// could not.
@@ -70,10 +71,10 @@ fn table(all: &[SystemStatus]) -> String {
     [table.text()].into_iter().chain(errors).collect()
 }
 
-/// Leases have none: they end by themselves.
+/// How many owners there are, where the kind has any.
 fn owners(status: &SystemStatus, pick: fn(&Census) -> u64) -> String {
     match &status.census {
-        _ if is_leases(status) => "-".to_owned(),
+        _ if words(status).owners.is_none() => "-".to_owned(),
         Some(census) => count(pick(census)),
         None => "?".to_owned(),
     }
@@ -99,17 +100,19 @@ fn detail(status: &SystemStatus) -> String {
     if let Some(census) = &status.census {
         let suspects = plural(census.suspects, "suspect", "suspects");
         match is_counted(status) {
-            true => {
-                fact(things(status), format!("{}, of them {suspects}", count(census.population)))
-            }
-            false => {
-                fact(things(status), "not counted: that would list every one of them".to_owned())
-            }
+            true => fact(
+                words(status).entries,
+                format!("{}, of them {suspects}", count(census.population)),
+            ),
+            false => fact(
+                words(status).entries,
+                "not counted: that would list every one of them".to_owned(),
+            ),
         }
-        if !is_leases(status) {
-            let died = if is_providers(status) { "set offline" } else { "died" };
+        if let Some(owners) = words(status).owners {
+            let died = words(status).died;
             fact(
-                owners_are(status),
+                owners,
                 format!(
                     "{} alive, {} overdue, {} {died} lately",
                     count(census.owners_live),
@@ -122,23 +125,9 @@ fn detail(status: &SystemStatus) -> String {
             fact("oldest", format!("{} past its deadline", span(census.oldest_late_ms)));
         }
     }
-    if let Some(jobs) = &status.jobs {
-        fact("queued", count(jobs.queued));
-        fact("dead letters", count(jobs.dead));
-        fact(
-            "account",
-            format!(
-                "{} entered, {} completed, {} dropped",
-                count(jobs.entered),
-                count(jobs.completed),
-                count(jobs.dropped)
-            ),
-        );
-    }
-    if let Some(availability) = &status.availability {
-        for (name, value) in providers(availability) {
-            fact(name, value);
-        }
+    let own = systems::named(&status.kind).map(|kind| kind.facts(status));
+    for (name, value) in own.into_iter().flatten() {
+        fact(name, value);
     }
     if let Some(brake) = &status.brake {
         fact("brake", brake.words.clone());
@@ -177,80 +166,14 @@ fn is_counted(status: &SystemStatus) -> bool {
     status.census.as_ref().is_none_or(|census| !census.uncounted)
 }
 
-fn is_leases(status: &SystemStatus) -> bool {
-    status.kind == Kind::Leases.as_str()
-}
-
-/// What its entries are called.
-fn things(status: &SystemStatus) -> &'static str {
-    match status.kind.as_str() {
-        kind if kind == Kind::Sessions.as_str() => "sessions",
-        kind if kind == Kind::Inflight.as_str() => "in flight",
-        kind if kind == Kind::Leases.as_str() => "leases",
-        kind if kind == Kind::Availability.as_str() => "online",
-        _ => "entries",
-    }
-}
-
-/// What its owners are called.
-fn owners_are(status: &SystemStatus) -> &'static str {
-    if is_providers(status) { "providers" } else { "owners" }
-}
-
-fn is_providers(status: &SystemStatus) -> bool {
-    status.kind == Kind::Availability.as_str()
-}
-
-/// Who can take work, and how the mirror stands.
-fn providers(of: &AvailabilityStatus) -> Vec<(&'static str, String)> {
-    let said = |source: &String| match source.as_str() {
-        "mirror" => "says the mirror".to_owned(),
-        "cache" => "said the truth a moment ago".to_owned(),
-        other => format!("says the {other}"),
-    };
-    let available = match (of.available, &of.source) {
-        (Some(available), Some(source)) => format!("{}, {}", count(available), said(source)),
-        _ => "unknown: neither store answers".to_owned(),
-    };
-    let mirror = match (&of.mirror_error, of.mirror_seeded) {
-        (Some(error), _) => format!("does not answer: {error}"),
-        (None, true) => "answers, seeded: reads and heartbeats go there".to_owned(),
-        (None, false) => "answers, not seeded: reads and heartbeats go to the truth".to_owned(),
-    };
-    let behind = match of.mirror_behind {
-        0 => String::new(),
-        number => format!("; {} changes not told yet", count(number)),
-    };
-    let place = of.mirror_name.as_ref().map_or("memory".to_owned(), |name| format!("`{name}`"));
-    let mut facts = vec![
-        ("available", available),
-        ("mirror", format!("{place} {mirror}{behind}")),
-        ("breaker", of.breaker.clone()),
-    ];
-    if let Some(settings) = &of.settings {
-        let silence = match settings.require_ping {
-            true => format!("silent after {} s", settings.stale_after_seconds),
-            false => "silence means nothing (require_ping is false)".to_owned(),
-        };
-        let max = settings.max_customers_per_mitra;
-        facts.push(("settings", format!("{silence}, at most {max} sessions each")));
-    }
-    facts
-}
-
 fn dead_after(status: &SystemStatus) -> String {
-    match status.grace_ms {
-        Some(grace_ms) => {
-            format!("a session is deleted when nobody was connected for {}", span(grace_ms))
-        }
-        None if is_leases(status) => {
-            format!("a lease lasts {} from each renewal unless told", span(status.threshold_ms))
-        }
-        None if is_providers(status) => {
-            format!("set offline after {} of silence", span(status.threshold_ms))
-        }
-        None => format!("dead after {}", span(status.threshold_ms)),
-    }
+    let threshold = span(status.threshold_ms);
+    let grace = span(status.grace_ms.unwrap_or(status.threshold_ms));
+    fill(words(status).dead_after, &[("threshold", &threshold), ("grace", &grace)])
+}
+
+fn words(status: &SystemStatus) -> &'static KindWords {
+    systems::words_of(&status.kind)
 }
 
 fn describe_pass(status: &SystemStatus) -> String {

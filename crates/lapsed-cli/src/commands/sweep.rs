@@ -1,8 +1,8 @@
 //! `lapsed sweep`
 
+use lapsed_core::SystemId;
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{ListedSuspect, PassMode, PassReport, Stopped};
-use lapsed_core::{Kind, SystemId};
 use serde::Serialize;
 
 use super::ask;
@@ -10,6 +10,7 @@ use crate::backend::{Backend, resolve};
 use crate::cli::SweepArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, count, holder, line, plural, span};
+use lapsed_server::systems::{self, words::fill};
 
 /// How many entries are shown to people.
 const SHOWN: usize = 20;
@@ -38,7 +39,7 @@ pub fn run(args: SweepArgs) -> Result<(), Failure> {
 
 /// How long this system keeps what nobody is connected to.
 fn grace_ms(backend: &dyn Backend, id: &SystemId) -> Result<Option<u64>, Failure> {
-    if id.kind != Kind::Sessions {
+    if !systems::of(id.kind).words().has_grace {
         return Ok(None);
     }
     let all = backend.status()?;
@@ -61,12 +62,7 @@ fn print_json(report: &PassReport) -> Result<(), Failure> {
 }
 
 fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &str) -> String {
-    let did = match id.kind {
-        Kind::Inflight => "recovered",
-        Kind::Leases => "cleared",
-        Kind::Availability => "set offline",
-        Kind::Registry | Kind::Sessions => "reclaimed",
-    };
+    let did = systems::of(id.kind).words().reclaimed;
     let verb = if report.dry_run { format!("would be {did}") } else { did.to_owned() };
     let mut text = format!(
         "{id}: {} of {} {verb} in {}, stopped: {}",
@@ -97,36 +93,18 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &s
 fn released(report: &PassReport) -> String {
     let verb = if report.dry_run { "would be let go" } else { "let go" };
     let number = count(report.released);
-    match report.kind {
-        Kind::Sessions => format!(
-            "{verb}: {number} (a dead owner's references to a session; without any other its grace \
-             begins)"
-        ),
-        Kind::Registry | Kind::Inflight | Kind::Leases | Kind::Availability => {
-            format!("{verb}: {number}")
-        }
-    }
+    format!("{verb}: {number}{}", systems::of(report.kind).words().released)
 }
 
 fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
     let last = if report.dry_run { "why" } else { "receipt" };
-    let mut table = match report.kind {
-        Kind::Registry => Table::new(&["key", "owner", "incarnation", "reason", "late", last]),
-        Kind::Sessions => Table::new(&["session", "broadcaster", "reason", "late", last]),
-        Kind::Inflight => Table::new(&["job", "worker", "incarnation", "reason", "late", last]),
-        Kind::Leases => Table::new(&["key", "owner", "token", "reason", "late", last]),
-        Kind::Availability => Table::new(&["provider", "reason", "late", last]),
-    };
+    let columns = systems::of(report.kind).words().columns;
+    let mut table = Table::new(&[columns, &["reason", "late", last]].concat());
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
     for entry in report.entries.iter().take(shown) {
         let (owner, life) = holder(&entry.key, &entry.owner, entry.incarnation);
-        let mut cells = vec![entry.key.to_string()];
-        cells.extend(match report.kind {
-            // A provider is nobody's but its own.
-            Kind::Availability => vec![],
-            Kind::Sessions => vec![owner],
-            Kind::Registry | Kind::Inflight | Kind::Leases => vec![owner, life],
-        });
+        let mut cells = vec![entry.key.to_string(), owner, life];
+        cells.truncate(columns.len());
         cells.extend([entry.reason.to_string(), span(entry.late_ms)]);
         let receipt = entry.receipt.as_ref().map(ToString::to_string);
         cells.push(receipt.unwrap_or_else(|| why(entry, grace_ms)));
@@ -179,16 +157,11 @@ fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> 
         Stopped::Done if report.dry_run && report.reclaimed > 0 => {
             Some(format!("Nothing was changed. To do it: lapsed sweep {id}{again}"))
         }
-        Stopped::Done if !report.dry_run && report.reclaimed > 0 => Some(match id.kind {
-            Kind::Inflight => format!(
-                "To see where one is: lapsed explain {id} JOB{again}; those that are not to be tried \
-                 again: lapsed dead list {id}{again}"
-            ),
-            Kind::Registry | Kind::Sessions | Kind::Leases => {
-                format!("To put one back: lapsed restore RECEIPT{again}")
-            }
-            Kind::Availability => format!("To set one online again: lapsed restore RECEIPT{again}"),
-        }),
+        Stopped::Done if !report.dry_run && report.reclaimed > 0 => {
+            let places = [("system", id.to_string()), ("again", again.to_owned())];
+            let places = places.each_ref().map(|(place, text)| (*place, text.as_str()));
+            Some(fill(systems::of(id.kind).words().next_step, &places))
+        }
         Stopped::Done if report.detail.is_some() => Some(format!(
             "Whoever is silent is spared until then; not to wait: lapsed brake {id} release{again}"
         )),

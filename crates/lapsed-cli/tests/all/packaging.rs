@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lapsed_server::config::{Config, Overrides};
+use lapsed_server::config::Overrides;
+use lapsed_server::node::Config;
 use lapsed_testbed::paths::checks_python;
 
 fn root() -> PathBuf {

@@ -15,13 +15,15 @@ use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{Cursor, PassMode};
+use lapsed_server::api;
+use lapsed_server::config::Overrides;
 use lapsed_server::config::common::SystemSettings;
-use lapsed_server::config::{Config, Overrides};
-use lapsed_server::http::{self, App, Outward};
+use lapsed_server::http::{App, Outward};
 use lapsed_server::metrics::Metrics;
-use lapsed_server::node::{OpenSystems, ReconcileOrder};
+use lapsed_server::node::{
+    BuildContext, BuiltSystem, Config, OpenSystems, ReconcileOrder, SystemPlan,
+};
 use lapsed_server::stores::OpenStore;
-use lapsed_server::systems::{BuildContext, BuiltSystem, SystemPlan};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
@@ -125,7 +127,7 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
     let config = configured(data, Drifted::new(700, Duration::ZERO));
     let url = runtime.block_on(async move {
         let clock = SystemClock::shared();
-        let metrics = Arc::new(Metrics::new(clock.clone()));
+        let metrics = Arc::new(Metrics::new(clock.clone(), Vec::new()));
         let node = OpenSystems::open(&config, clock, metrics.clone()).unwrap();
         let (stopper, stop) = StopSignal::channel();
         let (app, idle) =
@@ -134,7 +136,7 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move {
             let kept = (stopper, idle);
-            axum::serve(listener, http::service(app).into_make_service()).await.unwrap();
+            axum::serve(listener, api::service(app).into_make_service()).await.unwrap();
             drop(kept);
         });
         url

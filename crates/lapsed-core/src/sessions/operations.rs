@@ -21,8 +21,8 @@ use crate::store::Store;
 use crate::sweep::Sweep;
 use crate::sweep::brake::{Brake, BrakePolicy};
 use crate::sweep::policy::Policy;
-use crate::system::store_caller::StoreCaller;
 use crate::system::release::let_go;
+use crate::system::store_caller::StoreCaller;
 use crate::system::{Explanation, OwnerService, Restored, System};
 
 /// What a system of sessions needs.

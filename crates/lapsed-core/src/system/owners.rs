@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::StoreCaller;
+use super::store_caller::StoreCaller;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};

@@ -9,7 +9,7 @@ use super::super::api::Api;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::shapes::ReceiptPage;
 use lapsed_server::print::plural;
-use lapsed_server::systems::did;
+use lapsed_server::systems;
 
 const SYSTEMS: &[&str] =
     &["registry/devices", "sessions/chat", "inflight/jobs", "leases/locks", "availability/mitras"];
@@ -58,7 +58,7 @@ fn told(receipts: &[Receipt]) -> Vec<String> {
 fn subject(receipt: &Receipt) -> (Kind, &str, u64, Reason, Option<String>) {
     let kind = receipt.id.system.kind;
     let owner = if kind == Kind::Sessions { "" } else { receipt.owner.as_str() };
-    (kind, owner, receipt.incarnation.0, receipt.reason, did(receipt))
+    (kind, owner, receipt.incarnation.0, receipt.reason, systems::of(kind).effect(receipt))
 }
 
 fn sentence(group: &[&Receipt]) -> Option<String> {
@@ -81,7 +81,7 @@ fn sentence(group: &[&Receipt]) -> Option<String> {
             _ => format!("{} are deleted: nobody came back", plural(number, "session", "sessions")),
         },
         Kind::Inflight => {
-            let became = match did(first).as_deref() {
+            let became = match systems::of(first.id.system.kind).effect(first).as_deref() {
                 Some("dead letter") => "is a dead letter now: it has killed too many",
                 Some("dropped") => "is dropped",
                 _ => "is back on its queue",

@@ -19,7 +19,7 @@ use super::sweep::{PauseAfter, SweepSection};
 use super::units::{Every, Span};
 use super::{ConfigError, Env};
 
-/// One `[[system]]` as it stands in the file, on its way to the room that understands it.
+/// One `[[system]]` as it stands in the file, on its way to the kind that understands it.
 pub struct Section<'a> {
     document: &'a Document,
     node: Option<&'a TomlNode<'a>>,
@@ -85,13 +85,13 @@ impl<'a> Section<'a> {
         self.stores[store].is_embedded()
     }
 
-    /// The names of the stores that can be the truth of a system that has a mirror.
-    pub fn truths(&self) -> Vec<&str> {
-        let of = self.stores.iter().filter(|(_, store)| store.carries(Kind::Availability).is_ok());
+    /// The names of the stores that can carry a system of `kind`.
+    pub fn carriers(&self, kind: Kind) -> Vec<&str> {
+        let of = self.stores.iter().filter(|(_, store)| store.carries(kind).is_ok());
         of.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The names of those that can be the mirror.
+    /// The names of the stores that can be the mirror of a system.
     pub fn mirrors(&self) -> Vec<&str> {
         let of = self.stores.iter().filter(|(_, store)| store.is_redis());
         of.map(|(name, _)| name.as_str()).collect()

@@ -222,7 +222,8 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Overrides};
+    use crate::config::Overrides;
+    use crate::node::Config;
 
     fn load(webhook: &str) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();

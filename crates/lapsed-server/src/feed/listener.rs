@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::page::{Page, PageWriter, greeting};
 use super::seats::ListenerSlot;
 use super::{Feed, Next, Places};
-use crate::http::line::WasCut;
+use crate::write_timeout::WasCut;
 
 /// How often a silent stream shows that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(15);

@@ -12,7 +12,8 @@ use lapsed_core::schedule::{StopHandle, StopSignal};
 use lapsed_core::{Kind, Name};
 
 use super::*;
-use crate::config::{Config, Overrides};
+use crate::config::Overrides;
+use crate::node::Config;
 use crate::node::OpenSystems;
 
 const SYSTEMS: [&str; 2] = ["a", "b"];

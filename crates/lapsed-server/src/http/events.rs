@@ -15,10 +15,10 @@ use utoipa_axum::routes;
 
 use super::Shared;
 use super::extract::Query;
-use super::line::WasCut;
 use super::problem::Problem;
 use crate::feed::ListenerSlot;
 use crate::node::page::ReceiptCursor;
+use crate::write_timeout::WasCut;
 
 /// The stream.
 pub fn routes() -> OpenApiRouter<Shared> {

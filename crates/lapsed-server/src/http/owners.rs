@@ -5,13 +5,9 @@ mod routes;
 mod shapes;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
-use lapsed_core::inflight::Inflight;
-use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo};
-use lapsed_core::registry::Registry;
-use lapsed_core::sessions::Sessions;
+use lapsed_core::owner::{Claim, Incarnation};
+use lapsed_core::system::OwnerService;
 use lapsed_core::{Kind, Name};
 
 use super::App;
@@ -28,62 +24,10 @@ const MANY_MAX: usize = 10_000;
 /// What went wrong is a problem.
 pub type HttpResult<T> = std::result::Result<T, Problem>;
 
-/// A system that has owners.
-#[async_trait]
-pub trait OwnerOperations: Send + Sync {
-    /// Begins a new life.
-    async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat>;
-    async fn beat(&self, claim: &Claim) -> lapsed_core::Result<Beat>;
-    /// Owners, oldest incarnation first.
-    async fn owners(
-        &self,
-        after: Option<Incarnation>,
-        limit: usize,
-    ) -> lapsed_core::Result<Vec<OwnerInfo>>;
-    async fn owner_info(&self, claim: &Claim) -> lapsed_core::Result<Option<OwnerInfo>>;
-}
-
-macro_rules! lives {
-    ($($system:ty),*) => { $(
-        #[async_trait]
-        impl OwnerOperations for $system {
-            async fn start(&self, owner: &Name, ttl: Option<Duration>) -> lapsed_core::Result<Beat> {
-                self.start(owner, ttl).await
-            }
-
-            async fn beat(&self, claim: &Claim) -> lapsed_core::Result<Beat> {
-                self.beat(claim).await
-            }
-
-            async fn owners(
-                &self,
-                after: Option<Incarnation>,
-                limit: usize,
-            ) -> lapsed_core::Result<Vec<OwnerInfo>> {
-                self.owners(after, limit).await
-            }
-
-            async fn owner_info(&self, claim: &Claim) -> lapsed_core::Result<Option<OwnerInfo>> {
-                self.owner_info(claim).await
-            }
-        }
-    )* };
-}
-lives!(Registry, Sessions, Inflight);
-
 /// The owners of one system.
-fn lives<'a>(app: &'a App, kind: Kind, name: &str) -> HttpResult<&'a dyn OwnerOperations> {
-    Ok(match kind {
-        Kind::Registry => app.operations::<Registry>(kind, name)?,
-        Kind::Sessions => app.operations::<Sessions>(kind, name)?,
-        Kind::Inflight => app.operations::<Inflight>(kind, name)?,
-        Kind::Leases => {
-            return Err(Problem::not_found("leases end by themselves: they have no owners"));
-        }
-        Kind::Availability => {
-            return Err(Problem::not_found("providers are their own: they have no owners"));
-        }
-    })
+fn owners<'a>(app: &'a App, kind: Kind, name: &str) -> HttpResult<&'a OwnerService> {
+    let none = || Problem::not_found(format!("{kind} has no owners"));
+    app.live(kind.as_str(), name)?.owner_service().ok_or_else(none)
 }
 
 /// Ends a life by `retire`, to the end whatever becomes of the client: it lets go of everything that

@@ -12,10 +12,9 @@ use utoipa_axum::routes;
 
 use super::auth::Caller;
 use super::extract::{Json, JsonAnswer, Path, Query};
-use super::inflight::letters::told;
 use super::problem::Problem;
 use super::{App, Shared};
-use crate::node::audit::AuditAction;
+use crate::node::audit::{self, AuditAction};
 use crate::webhooks::{DeadLetter, Fate, Hook, HookStatus, LETTERS_MAX};
 
 /// How many letters of each system unless told.
@@ -173,7 +172,7 @@ async fn settle(
     let letter = id.clone();
     let work = async move {
         let work = hook.settle(&letter, fate);
-        live.audited(deed, work, |found| told(*found, outcome)).await
+        live.audited(deed, work, |found| audit::outcome(*found, outcome)).await
     };
     match app.finish(work).await?? {
         true => Ok(JsonAnswer(Settled { id, outcome })),

@@ -190,6 +190,11 @@ fn entries(id: &SystemId, notes: Vec<Note>) -> Vec<AuditEntry> {
     .collect()
 }
 
+/// What came of something that was done to one thing, if that was there.
+pub fn outcome(found: bool, done: &str) -> String {
+    if found { done.to_owned() } else { "there was none".to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use lapsed::assembly::Assembly;
 use lapsed_core::clock::{Clock, call_within};
-use lapsed_core::inflight::Inflight;
 use lapsed_core::leader::Campaign;
 use lapsed_core::receipt::{Observer, Reason, Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
@@ -14,17 +13,16 @@ use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::{Brake, BrakeSetting, BrakeVerdict};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped, Sweep, Sweeper};
-use lapsed_core::system::{Explanation, Restored, System};
+use lapsed_core::system::{Explanation, OwnerService, Restored, System};
 use lapsed_core::{Error, Result, SystemId};
 
 use super::journal::Journal;
+use super::plan::{BuildContext, LiveHooks, SystemPlan};
 use super::reconcile::{Reconciler, ReconcilerParts};
-use super::shapes::{AvailabilityStatus, BrakeStatus, Lag, SystemStatus, named};
+use super::shapes::{BrakeStatus, Lag, SystemStatus, named};
 use crate::config::common::SystemSettings;
 use crate::config::origin::Show;
 use crate::stores::OpenStore;
-use crate::systems::availability::AvailabilityOperations;
-use crate::systems::{self, SystemPlan};
 
 /// How many of the newest receipts the lag is taken from.
 const LAG_SAMPLES: usize = 1_000;
@@ -60,6 +58,7 @@ pub struct LiveSystem {
     campaign: Mutex<Option<Campaign>>,
     reconciler: Option<Arc<Reconciler>>,
     is_metered: bool,
+    hooks: &'static dyn LiveHooks,
 }
 
 impl LiveSystem {
@@ -77,7 +76,7 @@ impl LiveSystem {
             .observer(witness.clone())
             .process(process.to_owned())
             .retention(common.retention);
-        let context = systems::BuildContext { store: opened, mirror, assembly: &assembly };
+        let context = BuildContext { store: opened, mirror, assembly: &assembly };
         let built = plan.build(context)?;
         let store = built.store.unwrap_or_else(|| opened.store());
         let sweep = built.system.sweep();
@@ -103,6 +102,7 @@ impl LiveSystem {
             campaign: Mutex::new(campaign),
             reconciler,
             is_metered: opened.object().is_some(),
+            hooks: plan.hooks(),
         })
     }
 
@@ -128,6 +128,16 @@ impl LiveSystem {
     /// The same, to be kept.
     pub fn share_operations<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.operations.clone().downcast().ok()
+    }
+
+    /// Its owners, where its kind has any.
+    pub fn owner_service(&self) -> Option<&OwnerService> {
+        self.system.owner_service()
+    }
+
+    /// The name of the store of what is derived from it, where that is another one.
+    pub fn mirror_name(&self) -> Option<&str> {
+        self.common.mirror.as_deref()
     }
 
     pub fn sweeper(&self) -> &Arc<Sweeper> {
@@ -206,15 +216,7 @@ impl LiveSystem {
     }
 
     async fn fill(&self, status: &mut SystemStatus) -> Result<()> {
-        if let Some(AvailabilityOperations { system, .. }) = self.operations() {
-            let mirror = self.common.mirror.clone();
-            let settings = system.settings_now().await.ok();
-            if let Some(settings) = &settings {
-                status.threshold_ms = settings.stale_ms();
-            }
-            let glance = system.summary().await;
-            status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
-        }
+        self.hooks.fill_status(self, status).await;
         if status.leads.is_some() {
             let term = self.call("term", self.store.term(self.id())).await?;
             status.leader = term.map(|term| term.holder);
@@ -223,9 +225,7 @@ impl LiveSystem {
         let census = self.census().await?;
         status.brake = Some(self.brake_status_for(&census).await?);
         status.census = Some(census);
-        if let Some(inflight) = self.operations::<Inflight>() {
-            status.jobs = Some(inflight.counts().await?);
-        }
+        self.hooks.fill_counts(self, status).await?;
         let query = ReceiptQuery { limit: LAG_SAMPLES, ..ReceiptQuery::default() };
         let newest = self.receipts(query).await?;
         let dead = newest.iter().filter(|r| r.reason != Reason::OwnerRetired);
@@ -235,12 +235,8 @@ impl LiveSystem {
 
     /// One pass now. In leader mode outside the daemon, first asks for the term.
     pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
-        if let (PassMode::Reclaim, Some(AvailabilityOperations { system, .. })) =
-            (act, self.operations())
-        {
-            // Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged. What
-            // comes of it is told by the pass.
-            let _ = system.ensure_seeded().await;
+        if act == PassMode::Reclaim {
+            self.hooks.before_pass(self).await;
         }
         let campaign = self.take_campaign();
         if let Some(campaign) = &campaign {

@@ -4,7 +4,7 @@ import { action } from "./actions.js";
 import { ask, path, query } from "./api.js";
 import { confirm, facts, open } from "./dialog.js";
 import { cell, el, section, table } from "./elements.js";
-import { ago, count, moment } from "./words.js";
+import { ago, count, moment, ofKind } from "./words.js";
 
 const PAGE = 50;
 const WHY = { failed: "failed", crashes: "its workers died", too_old: "too old", asked: "asked for" };
@@ -13,9 +13,9 @@ const WHY = { failed: "failed", crashes: "its workers died", too_old: "too old",
 export class Letters {
   #starts = [""];
 
-  constructor(name) {
-    this.name = name;
-    this.base = ["inflight", name, "dead"];
+  constructor(kind, name) {
+    this.system = kind + "/" + name;
+    this.base = [kind, name, "dead"];
     const heads = ["job", "queue", "why", "since", "crashes", "error", "actions"];
     this.list = table("Dead letters", heads.map((head) => ({ name: head, number: head === "crashes", hidden: head === "actions" })), { class: "cards", id: "letters" });
     this.said = el("p", { class: "empty", role: "status", text: "looking" });
@@ -70,7 +70,7 @@ export class Letters {
   async #delete(job) {
     const agreed = await confirm({
       title: "Delete it for good?",
-      lines: [`Job “${job.id}” of queue “${job.queue}” and its payload are deleted from ${"inflight/" + this.name}. This cannot be undone.`],
+      lines: [`Job “${job.id}” of queue “${job.queue}” and its payload are deleted from ${this.system}. This cannot be undone.`],
       yes: "Delete it",
       danger: true,
     });
@@ -92,9 +92,9 @@ function showJob(job) {
 
 /** The dead letters of all systems of jobs. */
 export function lettersView(state, name) {
-  const names = state.systems.filter((system) => system.kind === "inflight").map((system) => system.system);
-  const wanted = name ? names.filter((each) => each === name) : names;
-  const parts = wanted.map((each) => new Letters(each).root);
+  const able = state.systems.filter((system) => ofKind(system.kind).dead_letters);
+  const wanted = name ? able.filter((each) => each.system === name) : able;
+  const parts = wanted.map((each) => new Letters(each.kind, each.system).root);
   const none = el("p", { class: "empty", text: "There is no such system of jobs." });
   return { root: el("div", null, el("h1", { text: "Dead letters" }), parts.length ? parts : none), update() {} };
 }

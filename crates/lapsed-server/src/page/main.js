@@ -8,7 +8,7 @@ import { Search, liveReceipts } from "./receipts.js";
 import { storeTable } from "./stores.js";
 import { Stream } from "./stream.js";
 import { card, condition, systemView } from "./systems.js";
-import { clock, moment, setNow, some } from "./words.js";
+import { clock, moment, ofKind, setNow, some } from "./words.js";
 
 const LOOK_MS = 2_000;
 const LOOK_MS_HIDDEN = 15_000;
@@ -67,7 +67,7 @@ async function look() {
     if (stores) state.stores = stores.stores;
     if (histories?.systems.length) setNow(histories.systems[0].now_ms);
     say($("as-of"), "as of " + clock(Date.now()));
-    $("to-letters").hidden = !state.systems.some((system) => system.kind === "inflight");
+    $("to-letters").hidden = !state.systems.some((system) => ofKind(system.kind).dead_letters);
     view?.update(state);
     if (silent) stream?.renew();
     silent = false;

@@ -4,19 +4,13 @@ import { action, tell } from "./actions.js";
 import { ask, path } from "./api.js";
 import { confirm, facts, open } from "./dialog.js";
 import { el } from "./elements.js";
-import { holder, moment, place, reason, span } from "./words.js";
+import { holder, moment, ofKind, place, reason, span } from "./words.js";
 
 /** What would be put back, and where: said before it is done. */
 function promise(receipt) {
   const { kind, system } = place(receipt.id);
-  const key = `“${receipt.key}”`;
-  switch (kind) {
-    case "registry": return `${key} goes back into ${system}, held by ${receipt.owner} again.`;
-    case "sessions": return `Session ${key} goes back into ${system}. It comes back with nobody connected and a whole grace before it.`;
-    case "inflight": return `Job ${key} goes back on its queue in ${system}, for the next worker to take.`;
-    case "leases": return `${key} in ${system} is granted to ${receipt.owner} anew, with the next token; its old token stays dead.`;
-    default: return `${key} is set online again in ${system}.`;
-  }
+  const places = { key: `“${receipt.key}”`, system, owner: receipt.owner };
+  return ofKind(kind).promise.replace(/\{(key|system|owner)\}/g, (_, place) => places[place]);
 }
 
 async function putBack(receipt, done) {

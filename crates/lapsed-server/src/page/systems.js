@@ -9,16 +9,16 @@ import { explainer } from "./explain.js";
 import { Letters } from "./letters.js";
 import { did, passList, passNow } from "./passes.js";
 import { liveReceipts } from "./receipts.js";
-import { ago, count, entries, roundSpan, some, stopped } from "./words.js";
+import { ago, count, ofKind, roundSpan, some, stopped } from "./words.js";
 
 /** What is counted of a system: name, value, and whether it is worth a colour. */
 function figures(status) {
   const { census, jobs, availability, kind } = status;
   const list = [];
   if (census && !census.uncounted) {
-    list.push([entries(kind), count(census.population), ""]);
+    list.push([ofKind(kind).entries, count(census.population), ""]);
     list.push(["suspects", count(census.suspects), census.suspects ? "warn" : ""]);
-    if (kind !== "leases") list.push(["alive", count(census.owners_live), ""], ["overdue", count(census.owners_overdue), census.owners_overdue ? "warn" : ""]);
+    if (ofKind(kind).owners) list.push(["alive", count(census.owners_live), ""], ["overdue", count(census.owners_overdue), census.owners_overdue ? "warn" : ""]);
   }
   if (availability?.available !== null && availability) list.push(["available", count(availability.available), ""]);
   if (jobs) list.push(["queued", count(jobs.queued), ""], ["dead letters", count(jobs.dead), jobs.dead ? "warn" : ""]);
@@ -152,7 +152,7 @@ export function systemView(kind, name, { state, feed, refresh, asked }) {
   const { parts, update } = shared(kind, name, refresh);
   const [reclaims, passes] = [reclaimChart(), passList()];
   const live = liveReceipts(feed, `${kind}/${name}`);
-  const letters = kind === "inflight" ? new Letters(name).root : null;
+  const letters = ofKind(kind).dead_letters ? new Letters(kind, name).root : null;
   const root = el("div", { class: "system", "data-system": `${kind}/${name}` },
     el("header", { class: "title" }, el("h1", { text: `${kind}/${name}` }), parts.chip),
     parts.why, parts.figures.root, parts.brake.root, parts.last, parts.habits,

@@ -1,5 +1,7 @@
 // Numbers and times in words.
 
+import { GENERAL, KINDS } from "./kinds.js";
+
 let skew_ms = 0;
 
 /** What time it is at the daemon: ages are told by its clock, not by this browser's. */
@@ -49,11 +51,9 @@ export function moment(ms) {
   return new Date(ms).toLocaleString(undefined, { hour12: false });
 }
 
-/** What a system's entries are called. */
-const ENTRIES = { registry: "connections", sessions: "sessions", inflight: "in flight", leases: "leases", availability: "online" };
-
-export function entries(kind) {
-  return ENTRIES[kind] ?? "entries";
+/** What is said of a kind of system: `entries`, `owners`, `promise`, `dead_letters`. */
+export function ofKind(kind) {
+  return KINDS[kind] ?? GENERAL;
 }
 
 /** Why something was reclaimed. */

@@ -2,8 +2,14 @@
 
 mod ears;
 pub mod layout;
+pub mod metrics;
+mod notes;
+mod presets;
+pub mod routes;
 mod section;
+mod words;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,28 +18,36 @@ use lapsed::assembly::{AvailabilitySpec, default_policy};
 use lapsed_availability::Availability;
 use lapsed_availability::rules::AvailabilitySettings as Rules;
 use lapsed_core::Kind;
+use lapsed_core::clock::Clock;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::policy::SweepMode;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::ears::ChangeFollower;
 use self::layout::Tables;
+use self::metrics::AvailabilitySeries;
 pub use self::section::TruthLayout;
 use self::section::{
     AvailabilitySection, Times, of_env, plan_mirror, plan_store, plan_times, plan_truth,
 };
-use super::{BuildContext, BuiltSystem, OpenedFor, SystemKind, SystemPlan};
+use super::words::KindWords;
+use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
     MaintenanceSections, ReconcileUsual, Section, SystemSettings, plan_id,
 };
 use crate::config::origin::Settings;
+use crate::config::store::StoreConfig;
 use crate::config::sweep::PauseAfter;
 use crate::config::token::Scope;
 use crate::config::units::show_span;
-use crate::http::{self, Shared};
-use crate::node::LiveSystem;
-use crate::stores::ChangeSources;
+use crate::http::Shared;
+use crate::metrics::{KindMetrics, Metrics};
+use crate::node::shapes::{AvailabilityStatus, SystemStatus};
+use crate::node::{
+    BuildContext, BuiltSystem, LiveHooks, LiveSystem, OpenSystems, OpenedFor, SystemPlan,
+};
+use crate::stores::{ChangeSources, OpenStore};
 
 /// Variables of the original; they win over `sweep.every` and `reconcile.every`.
 pub const SWEEP_ENV: &str = "MITRA_AUTO_OFFLINE_SWEEP_SECONDS";
@@ -46,7 +60,7 @@ const RECONCILE_EVERY: Duration = Duration::from_secs(300);
 /// answered by the truth.
 const SEED_WAIT: Duration = Duration::from_secs(10);
 
-/// The room of `availability`.
+/// The kind `availability`.
 pub struct AvailabilityKind;
 
 /// One system, and who tells of changes without being asked.
@@ -96,11 +110,40 @@ impl SystemKind for AvailabilityKind {
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
-        http::availability::routes()
+        routes::routes()
+    }
+
+    fn words(&self) -> &'static KindWords {
+        &words::WORDS
+    }
+
+    fn presets(&self) -> &'static [Preset] {
+        presets::PRESETS
+    }
+
+    fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
+        Some(Box::new(AvailabilitySeries::default()))
+    }
+
+    fn scrape<'a>(&'a self, metrics: &'a Metrics, systems: &'a OpenSystems) -> BoxFuture<'a, ()> {
+        Box::pin(metrics::scrape(metrics, systems))
+    }
+
+    fn facts(&self, status: &SystemStatus) -> Vec<(&'static str, String)> {
+        words::facts(status)
+    }
+
+    fn store_notes<'a>(
+        &'a self,
+        plans: &'a [Box<dyn SystemPlan>],
+        store: &'a StoreConfig,
+        opened: &'a OpenStore,
+    ) -> BoxFuture<'a, lapsed_core::Result<Vec<String>>> {
+        Box::pin(notes::of(plans, store, opened))
     }
 
     fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        http::availability::SCOPES
+        routes::SCOPES
     }
 }
 
@@ -178,15 +221,8 @@ impl SystemPlan for AvailabilityPlan {
         )
     }
 
-    fn tables(&self) -> Option<&Tables> {
-        match &self.truth {
-            TruthLayout::Embedded => None,
-            TruthLayout::Postgres { tables, .. } => Some(tables),
-        }
-    }
-
-    fn is_instant(&self) -> bool {
-        matches!(&self.truth, TruthLayout::Postgres { keys, .. } if keys.instant)
+    fn hooks(&self) -> &'static dyn LiveHooks {
+        &AvailabilityHooks
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
@@ -254,5 +290,53 @@ impl SystemPlan for AvailabilityPlan {
                 tracing::warn!(system = %id, %error, "the last beats were not written down");
             }
         }))
+    }
+}
+
+/// The tables of an application that a plan works on, if it is one of availability in Postgres.
+pub fn tables(plan: &dyn SystemPlan) -> Option<&Tables> {
+    match &planned(plan)?.truth {
+        TruthLayout::Embedded => None,
+        TruthLayout::Postgres { tables, .. } => Some(tables),
+    }
+}
+
+/// Whether the mirror is to say at once who fell silent.
+fn is_instant(plan: &dyn SystemPlan) -> bool {
+    let truth = planned(plan).map(|plan| &plan.truth);
+    matches!(truth, Some(TruthLayout::Postgres { keys, .. }) if keys.instant)
+}
+
+fn planned(plan: &dyn SystemPlan) -> Option<&AvailabilityPlan> {
+    (plan as &dyn Any).downcast_ref()
+}
+
+struct AvailabilityHooks;
+
+impl LiveHooks for AvailabilityHooks {
+    fn fill_status<'a>(
+        &'a self,
+        live: &'a LiveSystem,
+        status: &'a mut SystemStatus,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let Some(AvailabilityOperations { system, .. }) = live.operations() else { return };
+            let mirror = live.mirror_name().map(str::to_owned);
+            let settings = system.settings_now().await.ok();
+            if let Some(settings) = &settings {
+                status.threshold_ms = settings.stale_ms();
+            }
+            let glance = system.summary().await;
+            status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
+        })
+    }
+
+    /// Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged.
+    fn before_pass<'a>(&'a self, live: &'a LiveSystem) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Some(AvailabilityOperations { system, .. }) = live.operations() {
+                let _ = system.ensure_seeded().await;
+            }
+        })
     }
 }

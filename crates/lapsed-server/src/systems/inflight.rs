@@ -1,22 +1,32 @@
 //! `kind = "inflight"`: its section of the configuration, and how it is built.
 
 pub mod layout;
+pub mod metrics;
+mod outbox;
+mod presets;
+pub mod routes;
 pub mod webhook;
+mod words;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use lapsed::assembly::{InflightSpec, default_policy};
 use lapsed_core::Kind;
+use lapsed_core::clock::Clock;
 use lapsed_core::inflight::rules::{OnDeath, RecoveryPolicy};
 use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, Inflight, ORPHAN_THRESHOLD_MS};
+use lapsed_core::receipt::Receipt;
 use lapsed_core::schedule::StopSignal;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::layout::{InflightKeys, LayoutPreset, LayoutSection, QueueWord};
+use self::metrics::JobSeries;
 use self::webhook::{DeliverySection, DeliveryWebhook, OUTBOX};
-use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
+use super::words::KindWords;
+use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
     Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
@@ -27,10 +37,12 @@ use crate::config::origin::Settings;
 use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{Limit, Span, show_span};
-use crate::http::{self, Shared};
-use crate::node::LiveSystem;
+use crate::http::Shared;
+use crate::metrics::{KindMetrics, Metrics};
+use crate::node::shapes::SystemStatus;
+use crate::node::{BuildContext, BuiltSystem, LiveHooks, LiveSystem, OpenSystems, SystemPlan};
 
-/// The room of `inflight`.
+/// The kind `inflight`.
 pub struct InflightKind;
 
 /// As the file writes it. The key names only matter on a store that others write to, too.
@@ -129,15 +141,39 @@ impl SystemKind for InflightKind {
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
-        http::inflight::routes()
+        routes::routes()
+    }
+
+    fn words(&self) -> &'static KindWords {
+        &words::WORDS
+    }
+
+    fn presets(&self) -> &'static [Preset] {
+        presets::PRESETS
+    }
+
+    fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
+        Some(Box::new(JobSeries::default()))
+    }
+
+    fn scrape<'a>(&'a self, metrics: &'a Metrics, systems: &'a OpenSystems) -> BoxFuture<'a, ()> {
+        Box::pin(metrics::scrape(metrics, systems))
+    }
+
+    fn effect(&self, receipt: &Receipt) -> Option<String> {
+        words::effect(receipt)
+    }
+
+    fn facts(&self, status: &SystemStatus) -> Vec<(&'static str, String)> {
+        words::facts(status)
     }
 
     fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        http::inflight::SCOPES
+        routes::SCOPES
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {
-        http::inflight::SLOW
+        routes::SLOW
     }
 }
 
@@ -260,9 +296,30 @@ impl SystemPlan for InflightPlan {
         Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 
+    fn hooks(&self) -> &'static dyn LiveHooks {
+        &InflightHooks
+    }
+
     fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         let webhook = self.webhook.clone()?;
         let inflight = live.share_operations::<Inflight>()?;
-        Some(Box::pin(crate::outbox::run(self.common.id.clone(), inflight, webhook, stop)))
+        Some(Box::pin(outbox::run(self.common.id.clone(), inflight, webhook, stop)))
+    }
+}
+
+struct InflightHooks;
+
+impl LiveHooks for InflightHooks {
+    fn fill_counts<'a>(
+        &'a self,
+        live: &'a LiveSystem,
+        status: &'a mut SystemStatus,
+    ) -> BoxFuture<'a, lapsed_core::Result<()>> {
+        Box::pin(async move {
+            if let Some(inflight) = live.operations::<Inflight>() {
+                status.jobs = Some(inflight.counts().await?);
+            }
+            Ok(())
+        })
     }
 }

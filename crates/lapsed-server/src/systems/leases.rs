@@ -1,14 +1,24 @@
 //! `kind = "leases"`: its section of the configuration, and how it is built.
 
+pub mod metrics;
+mod presets;
+pub mod routes;
+mod words;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed::assembly::{LeasesSpec, default_policy};
 use lapsed_core::Kind;
+use lapsed_core::clock::Clock;
 use lapsed_core::leases::{DECISION_TTL_MS, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
+use lapsed_core::receipt::Receipt;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
+use self::metrics::LeaseSeries;
+use super::words::KindWords;
+use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
     BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
@@ -17,14 +27,16 @@ use crate::config::common::{
 use crate::config::origin::Settings;
 use crate::config::sweep::{Beside, PauseAfter, SweepSection};
 use crate::config::units::{Span, show_span};
-use crate::http::{self, Shared};
+use crate::http::Shared;
+use crate::metrics::KindMetrics;
+use crate::node::{BuildContext, BuiltSystem, SystemPlan};
 
 /// How wide the buckets of the index are, unless told, and at least and at most.
 const BUCKET: Duration = Duration::from_secs(3_600);
 const BUCKET_MIN: Duration = Duration::from_secs(60);
 const BUCKET_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// The room of `leases`.
+/// The kind `leases`.
 pub struct LeasesKind;
 
 /// As the file writes it. Four keys of the sweep may also stand here, by the names of the original.
@@ -103,11 +115,31 @@ impl SystemKind for LeasesKind {
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
-        http::leases::routes()
+        routes::routes()
+    }
+
+    fn words(&self) -> &'static KindWords {
+        &words::WORDS
+    }
+
+    fn presets(&self) -> &'static [Preset] {
+        presets::PRESETS
+    }
+
+    fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
+        Some(Box::new(LeaseSeries::default()))
+    }
+
+    fn effect(&self, receipt: &Receipt) -> Option<String> {
+        words::effect(receipt)
+    }
+
+    fn restored(&self, key: &str, owner: &str, incarnation: u64) -> String {
+        words::restored(key, owner, incarnation)
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {
-        http::leases::SLOW
+        routes::SLOW
     }
 }
 

@@ -1,15 +1,24 @@
 //! `kind = "registry"`: its section of the configuration, and how it is built.
 
+pub mod metrics;
+mod presets;
+pub mod routes;
+mod words;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed::assembly::{RedisRegistry, RegistrySpec, default_policy};
 use lapsed_core::Kind;
+use lapsed_core::clock::Clock;
 use lapsed_core::registry::HEARTBEAT_TTL_MS;
 use lapsed_redis::RegistryLayout;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
+use self::metrics::EvictedSeries;
+use super::words::KindWords;
+use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
     Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
@@ -20,13 +29,15 @@ use crate::config::origin::Settings;
 use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{SPAN_MAX, Span, show_span};
-use crate::http::{self, Shared};
+use crate::http::Shared;
+use crate::metrics::KindMetrics;
+use crate::node::{BuildContext, BuiltSystem, SystemPlan};
 use crate::stores::template;
 
 /// The variable of the original janitor; wins over `sweep.every`.
 pub const INTERVAL_ENV: &str = "JANITOR_INTERVAL_MS";
 
-/// The registry's room.
+/// The kind `registry`.
 pub struct RegistryKind;
 
 /// As the file writes it. The key names only matter where an application writes them itself.
@@ -95,15 +106,27 @@ impl SystemKind for RegistryKind {
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
-        http::registry::routes()
+        routes::routes()
+    }
+
+    fn words(&self) -> &'static KindWords {
+        &words::WORDS
+    }
+
+    fn presets(&self) -> &'static [Preset] {
+        presets::PRESETS
+    }
+
+    fn metrics(&self, clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
+        Some(Box::new(EvictedSeries::new(clock.clone())))
     }
 
     fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        http::registry::SCOPES
+        routes::SCOPES
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {
-        http::registry::SLOW
+        routes::SLOW
     }
 }
 

@@ -1,15 +1,25 @@
 //! `kind = "sessions"`: its section of the configuration, and how it is built.
 
+pub mod metrics;
+mod presets;
+pub mod routes;
+mod words;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use lapsed::assembly::{RedisSessionsKeys, SessionsSpec, default_policy};
 use lapsed_core::Kind;
+use lapsed_core::clock::Clock;
 use lapsed_core::sessions::{GRACE_MS, HEARTBEAT_TTL_MS};
 use lapsed_redis::SessionsLayout;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{BuildContext, BuiltSystem, SystemKind, SystemPlan};
+use self::metrics::SessionSeries;
+use super::words::KindWords;
+use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
     Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
@@ -20,14 +30,16 @@ use crate::config::origin::{Origin, Settings};
 use crate::config::sweep::{PauseAfter, SweepSection};
 use crate::config::token::Scope;
 use crate::config::units::{Span, parse_go_span, show_span};
-use crate::http::{self, Shared};
+use crate::http::Shared;
+use crate::metrics::{KindMetrics, Metrics};
+use crate::node::{BuildContext, BuiltSystem, OpenSystems, SystemPlan};
 use crate::stores::template;
 
 /// The original's variables; they win over `sweep.every` and `grace`.
 pub const INTERVAL_ENV: &str = "CLEANUP_INTERVAL";
 pub const GRACE_ENV: &str = "ORPHAN_MAX_AGE";
 
-/// The room of `sessions`.
+/// The kind `sessions`.
 pub struct SessionsKind;
 
 /// As the file writes it. The key names only matter where an application writes them itself.
@@ -108,15 +120,31 @@ impl SystemKind for SessionsKind {
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
-        http::sessions::routes()
+        routes::routes()
+    }
+
+    fn words(&self) -> &'static KindWords {
+        &words::WORDS
+    }
+
+    fn presets(&self) -> &'static [Preset] {
+        presets::PRESETS
+    }
+
+    fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
+        Some(Box::new(SessionSeries::new()))
+    }
+
+    fn scrape<'a>(&'a self, metrics: &'a Metrics, systems: &'a OpenSystems) -> BoxFuture<'a, ()> {
+        Box::pin(metrics::scrape(metrics, systems))
     }
 
     fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        http::sessions::SCOPES
+        routes::SCOPES
     }
 
     fn slow_operations(&self) -> &'static [&'static str] {
-        http::sessions::SLOW
+        routes::SLOW
     }
 }
 

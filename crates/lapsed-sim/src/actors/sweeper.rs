@@ -93,13 +93,17 @@ pub fn join(context: &Arc<RunContext>) {
         leadership
     });
     let sweeper = Arc::new(Sweeper::new(
-        SweeperParts::new(name.clone(), BuggySweep::wrap(remote.clone(), context.world.bug()), remote)
-            .policy(policy)
-            .brake(Arc::new(brake(context)))
-            .clock(clock.clone())
-            .leadership(leadership)
-            .observer(tally.clone())
-            .retention(retention(context)),
+        SweeperParts::new(
+            name.clone(),
+            BuggySweep::wrap(remote.clone(), context.world.bug()),
+            remote,
+        )
+        .policy(policy)
+        .brake(Arc::new(brake(context)))
+        .clock(clock.clone())
+        .leadership(leadership)
+        .observer(tally.clone())
+        .retention(retention(context)),
     ));
     tasks.push(context.world.spawn(schedule::run(sweeper, clock, stop)));
     context.sweepers().insert(name, SweeperProcess { process, tally, stopper, tasks });

@@ -16,7 +16,7 @@ use ureq::http::Response;
 use super::{ANSWER, RemoteBackend, RequestLimit, read, refused, segment};
 use crate::backend::desk::{LeaseBackend, LeaseRequest};
 use lapsed_server::failure::Failure;
-use lapsed_server::http::leases::{
+use lapsed_server::systems::leases::routes::{
     AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody,
 };
 

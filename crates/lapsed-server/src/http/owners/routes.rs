@@ -9,7 +9,7 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::shapes::*;
-use super::{HttpResult, bounded, claim, is_full, lives, page_limit};
+use super::{HttpResult, bounded, claim, is_full, owners, page_limit};
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
@@ -65,7 +65,7 @@ async fn start(
     Json(body): Json<StartBody>,
 ) -> HttpResult<(StatusCode, JsonAnswer<BeatAnswer>)> {
     let owner = lapsed_core::Name::new(&body.owner)?;
-    let beat = lives(&app, kind, &name)?.start(&owner, body.ttl()?).await?;
+    let beat = owners(&app, kind, &name)?.start(&owner, body.ttl()?).await?;
     Ok((StatusCode::CREATED, JsonAnswer(BeatAnswer::of(body.owner, beat))))
 }
 
@@ -81,7 +81,7 @@ async fn beat(
     Path(name): Path<String>,
     Json(body): Json<ClaimBody>,
 ) -> HttpResult<JsonAnswer<BeatAnswer>> {
-    let beat = lives(&app, kind, &name)?.beat(&body.claim()?).await?;
+    let beat = owners(&app, kind, &name)?.beat(&body.claim()?).await?;
     Ok(JsonAnswer(BeatAnswer::of(body.owner, beat)))
 }
 
@@ -96,7 +96,7 @@ async fn beat_many(
     Json(body): Json<BeatsBody>,
 ) -> HttpResult<JsonAnswer<BeatsAnswer>> {
     bounded(body.beats.len(), "beats")?;
-    let owners = lives(&app, kind, &name)?;
+    let owners = owners(&app, kind, &name)?;
     let mut results = Vec::with_capacity(body.beats.len());
     for one in body.beats {
         let answer = match one.claim() {
@@ -118,7 +118,7 @@ async fn all(
     Query(query): Query<OwnersQuery>,
 ) -> HttpResult<JsonAnswer<Owners>> {
     let limit = page_limit(query.limit)?;
-    let owners = lives(&app, kind, &name)?.owners(query.after.map(Incarnation), limit).await?;
+    let owners = owners(&app, kind, &name)?.owners(query.after.map(Incarnation), limit).await?;
     let next = owners.last().filter(|_| is_full(owners.len(), limit)).map(|o| o.incarnation.0);
     Ok(JsonAnswer(Owners { owners, next }))
 }
@@ -134,7 +134,7 @@ async fn one(
     Query(query): Query<LifeQuery>,
 ) -> HttpResult<JsonAnswer<OwnerInfo>> {
     let claim = claim(&owner, query.incarnation)?;
-    let info = lives(&app, kind, &name)?.owner_info(&claim).await?;
+    let info = owners(&app, kind, &name)?.owner_info(&claim).await?;
     info.map(JsonAnswer).ok_or_else(|| Problem::not_found(format!("no owner {owner:?} is known")))
 }
 

@@ -69,7 +69,7 @@ struct Bed {
 
 fn bed(index: Numbers, clock: Arc<dyn Clock>) -> Bed {
     let index = Arc::new(index);
-    let metrics = Arc::new(Metrics::new(clock.clone()));
+    let metrics = Arc::new(Metrics::new(clock.clone(), Vec::new()));
     let id = SystemId::new(Kind::Sessions, "chat").unwrap();
     metrics.introduce_index(&id);
     let reconciler = Arc::new(Reconciler::new(

@@ -107,7 +107,7 @@ pub fn plan_store(
     section: &Section<'_>,
     given: &AvailabilitySection,
 ) -> Result<String, ConfigError> {
-    match (&given.store, section.truths().as_slice()) {
+    match (&given.store, section.carriers(Kind::Availability).as_slice()) {
         (None, [only]) => Ok((*only).to_owned()),
         (store, _) => section.store(store.as_deref()),
     }

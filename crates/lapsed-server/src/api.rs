@@ -1,0 +1,36 @@
+//! The HTTP API, put together: the routes of every kind of system and those that all share, the OpenAPI
+//! document, the dashboard, and what a request passes before it is routed.
+
+pub mod connections;
+mod front;
+mod openapi;
+mod page;
+mod scopes;
+mod service;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::http::{self, Shared, problem};
+use crate::systems;
+pub use front::RequestGate;
+
+/// All routes, and what stands before them.
+pub fn service(app: Shared) -> RequestGate {
+    let (routes, document) = routes().split_for_parts();
+    let router = routes
+        .merge(openapi::route(document))
+        .merge(page::files())
+        .fallback(problem::no_route)
+        .method_not_allowed_fallback(problem::no_method)
+        .with_state(app.clone());
+    RequestGate::new(app, router)
+}
+
+/// Every route with its description.
+fn routes() -> OpenApiRouter<Shared> {
+    let common = OpenApiRouter::with_openapi(openapi::base())
+        .merge(http::routes())
+        .merge(service::routes())
+        .merge(page::routes());
+    systems::KINDS.iter().fold(common, |routes, kind| routes.merge(kind.routes()))
+}

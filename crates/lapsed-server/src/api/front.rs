@@ -1,0 +1,149 @@
+//! What every request passes before it is routed: who may ask, and for how long.
+//!
+//! One service before the router, not a layer on every route: a layer costs each request a copy of
+//! the route and two more allocations, as much as a beat itself.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::Method;
+use axum::response::{IntoResponse, Response};
+use futures::future::{Either, Ready, ready};
+use tower_service::Service;
+
+use super::scopes;
+use crate::http::auth::{self, Caller};
+use crate::http::noted::RequestLog;
+use crate::http::problem::Problem;
+use crate::http::{Shared, browser};
+use crate::systems;
+use crate::telemetry::Asked;
+use crate::write_timeout::WasCut;
+
+/// The router, and what stands before it. Each connection has its own, which knows who is at the other
+/// end: so nobody has to tell it to every request.
+#[derive(Clone)]
+pub struct RequestGate {
+    app: Shared,
+    router: Router,
+    peer: SocketAddr,
+    /// Where its address is counted.
+    place: usize,
+    cut: WasCut,
+}
+
+type Answer = Result<Response, Infallible>;
+type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+impl RequestGate {
+    /// Before `router`; nobody is at the other end yet.
+    pub fn new(app: Shared, router: Router) -> RequestGate {
+        let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let place = app.gate.place(peer.ip());
+        RequestGate { app, router, peer, place, cut: WasCut::default() }
+    }
+
+    /// The same for a connection from `peer`, which says there whether it was cut.
+    pub fn facing(&self, peer: SocketAddr, cut: WasCut) -> RequestGate {
+        RequestGate { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
+    }
+
+    /// Lets the request pass, or says why not.
+    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+        let need = scopes::needed(request.method(), request.uri().path());
+        let token = self.app.gate.check(need.scope, request.headers(), self.place)?;
+        browser::check_change(request)?;
+        if need.told {
+            let caller = Caller::new(token, self.peer, request.headers());
+            request.extensions_mut().insert(caller);
+        }
+        Ok(())
+    }
+}
+
+impl Service<Request> for RequestGate {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<Ready<Answer>, Work>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let (looked, guarded) =
+            (browser::looks(request.method()), is_guarded(request.uri().path()));
+        if guarded && let Err(problem) = self.admit(&mut request) {
+            let mut answer = problem.into_response();
+            browser::dress(&mut answer, looked, guarded);
+            return Either::Left(ready(Ok(answer)));
+        }
+        let slow = is_slow(request.method(), request.uri().path());
+        if request.uri().path() == EVENTS {
+            request.extensions_mut().insert(self.cut.clone());
+        }
+        let noted = RequestLog::of(&request);
+        let asked = self.app.telemetry.is_some().then(|| Asked::of(&request));
+        let routed = self.router.call(request);
+        let app = self.app.clone();
+        let work = async move {
+            let answered = match slow {
+                true => Some(routed.await),
+                false => app.patience.with(routed).await,
+            };
+            let mut answer = match answered {
+                Some(Ok(answer)) => answer,
+                None => auth::too_slow().into_response(),
+            };
+            browser::dress(&mut answer, looked, guarded);
+            noted.answered(&mut answer);
+            Ok(answer)
+        };
+        match (&self.app.telemetry, asked) {
+            (Some(telemetry), Some(asked)) => {
+                Either::Right(Box::pin(telemetry.clone().answer(asked, work)))
+            }
+            _ => Either::Right(Box::pin(work)),
+        }
+    }
+}
+
+/// Where the event feed is.
+const EVENTS: &str = "/v1/events";
+
+/// Health, the page and the document are for everybody; what they show is in the rest.
+pub fn is_guarded(path: &str) -> bool {
+    path.starts_with("/v1/") || path == "/metrics"
+}
+
+/// What takes as long as it takes: a pass, a reconciliation, the event feed, and whatever a kind says of its own.
+fn is_slow(method: &Method, path: &str) -> bool {
+    // Foretelling what a reconciliation costs counts what there is.
+    let pass = method == Method::POST && path.starts_with("/v1/sweeps/")
+        || path.starts_with("/v1/reconcile/");
+    let own = || systems::operation(path);
+    let slow = || own().is_some_and(|(kind, name)| kind.slow_operations().contains(&name));
+    pass || path == EVENTS || slow()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_under_v1_is_guarded_and_only_long_work_is_slow() {
+        assert!(is_guarded("/v1/sweeps") && is_guarded("/metrics"));
+        assert!(!is_guarded("/healthz") && !is_guarded("/"));
+        assert!(is_slow(&Method::POST, "/v1/sweeps/registry/default"));
+        assert!(is_slow(&Method::POST, "/v1/reconcile/registry/default"));
+        assert!(is_slow(&Method::GET, "/v1/events"));
+        assert!(is_slow(&Method::POST, "/v1/registry/default/retire"));
+        assert!(!is_slow(&Method::GET, "/v1/sweeps/registry/default"));
+        assert!(!is_slow(&Method::POST, "/v1/registry/default/beat"));
+        assert!(!is_slow(&Method::GET, "/v1/registry/default/lookup/retire"));
+    }
+}

@@ -1,0 +1,110 @@
+//! The OpenAPI document: what the routes say of themselves, and what is the same for all of them.
+
+mod bounds;
+
+use axum::Router;
+use axum::http::{Method, header};
+use axum::routing::get;
+use utoipa::OpenApi;
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::tag::TagBuilder;
+use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
+
+use super::front::is_guarded;
+use super::scopes;
+use crate::config::token::Scope;
+use crate::http::{Shared, schemas};
+use crate::systems::{self, SystemKind};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "lapsed",
+        description = "Knows who is alive and what they hold, and takes back what the dead left behind."
+    ),
+    components(schemas(schemas::Problem)),
+    tags(
+        (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
+        (name = "receipts", description = "What was reclaimed, on what evidence, and putting it back"),
+        (name = "webhooks", description = "Who is told of receipts by HTTP, and what could not be delivered"),
+        (name = "brakes", description = "Holding back when too much would die at once"),
+        (name = "service", description = "Health, metrics, this document")
+    )
+)]
+struct Base;
+
+const TOKEN: &str = "token";
+
+/// Those that a route may have, in the order of their fields below.
+const METHODS: [Method; 5] =
+    [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH];
+
+/// The document before any route is added.
+pub fn base() -> utoipa::openapi::OpenApi {
+    let mut base = Base::openapi();
+    let of = |kind: &&dyn SystemKind| {
+        TagBuilder::new().name(kind.kind().as_str()).description(Some(kind.words().tag)).build()
+    };
+    let kinds = systems::KINDS.iter().map(of);
+    base.tags = Some(kinds.chain(base.tags.take().unwrap_or_default()).collect());
+    let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    base.components.get_or_insert_with(Components::new).add_security_scheme(TOKEN, scheme);
+    base
+}
+
+/// `/openapi.json`, with the document made complete.
+pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
+    for (path, item) in &mut document.paths.paths {
+        let operations =
+            [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for (method, operation) in METHODS.into_iter().zip(operations) {
+            let Some(operation) = operation else { continue };
+            name(operation);
+            if is_guarded(path) {
+                guard(operation, scopes::needed(&method, path).scope);
+            }
+        }
+    }
+    let mut document = serde_json::to_value(document).expect("the document is plain data");
+    bounds::refine(&mut document);
+    let body = document.to_string();
+    let serve = move || {
+        let body = body.clone();
+        async move { ([(header::CONTENT_TYPE, "application/json")], body) }
+    };
+    Router::new().route("/openapi.json", get(serve))
+}
+
+/// An id of its own among all, and a word for what has none.
+fn name(operation: &mut Operation) {
+    let tag = operation.tags.iter().flatten().next().cloned().unwrap_or_default();
+    operation.operation_id = operation.operation_id.take().map(|id| format!("{tag}_{id}"));
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response
+            && response.description.is_empty()
+        {
+            response.description = "Done".to_owned();
+        }
+    }
+}
+
+/// What every guarded operation may answer.
+fn guard(operation: &mut Operation, needed: Scope) {
+    let needed = SecurityRequirement::new(TOKEN, [needed.as_str()]);
+    operation.security.get_or_insert_default().push(needed);
+    let problem = |what: &str| {
+        let schema = RefOr::Ref(Ref::from_schema_name("Problem"));
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        let response = ResponseBuilder::new().description(what);
+        RefOr::T(response.content("application/problem+json", content).build())
+    };
+    for (status, what) in [
+        ("401", "A token is needed"),
+        ("403", "This token has not the scope that is needed"),
+        ("503", "The store does not answer; try again later"),
+        ("default", "Any other problem"),
+    ] {
+        operation.responses.responses.entry(status.to_owned()).or_insert_with(|| problem(what));
+    }
+}

@@ -1,0 +1,76 @@
+//! What a server could be asked for, and is not: nothing is wrong with it, but whoever sets it up should know.
+
+use super::{is_instant, tables};
+use crate::config::store::StoreConfig;
+use crate::node::SystemPlan;
+use crate::stores::OpenStore;
+
+/// What is to be said of one store.
+pub async fn of(
+    plans: &[Box<dyn SystemPlan>],
+    store: &StoreConfig,
+    opened: &OpenStore,
+) -> lapsed_core::Result<Vec<String>> {
+    let plans = || plans.iter().map(|plan| &**plan);
+    let mut notes = Vec::new();
+    match opened {
+        OpenStore::Redis(redis) => {
+            let mirrored: Vec<&dyn SystemPlan> =
+                plans().filter(|plan| plan.common().mirror.as_ref() == Some(&store.name)).collect();
+            if !mirrored.is_empty() {
+                notes.extend(eviction(redis.eviction().await?));
+            }
+            if mirrored.iter().any(|plan| is_instant(*plan)) {
+                notes.push(instant(redis.keyspace_events().await));
+            }
+        }
+        OpenStore::Postgres(postgres) => {
+            for plan in plans().filter(|plan| plan.common().store == store.name) {
+                let Some(tables) = tables(plan) else { continue };
+                let (there, all) = postgres.triggers(tables).await?;
+                notes.push(triggers(plan, there, all));
+            }
+        }
+        OpenStore::Embedded(_) | OpenStore::Object(_) => {}
+    }
+    Ok(notes)
+}
+
+fn eviction(policy: Option<String>) -> Option<String> {
+    let policy = policy.filter(|policy| policy != "noeviction")?;
+    Some(format!(
+        "warning: its maxmemory-policy is {policy}: when its memory is full it throws keys away, and reads \
+         go to Postgres until the mirror is filled again; noeviction is better"
+    ))
+}
+
+fn instant(events: Option<String>) -> String {
+    let tells =
+        |events: &str| events.contains('E') && (events.contains('x') || events.contains('A'));
+    match events {
+        Some(events) if tells(&events) => "it tells who fell silent at once (instant)".to_owned(),
+        Some(_) => {
+            "warning: `instant` needs `CONFIG SET notify-keyspace-events Ex` there; until then \
+                    the silent are found by the next pass"
+                .to_owned()
+        }
+        None => "whether it tells who fell silent at once cannot be asked here; `instant` needs \
+                 notify-keyspace-events Ex"
+            .to_owned(),
+    }
+}
+
+fn triggers(plan: &dyn SystemPlan, there: usize, all: usize) -> String {
+    let id = &plan.common().id;
+    match there {
+        0 => format!(
+            "{id}: no triggers: what an application changes by itself is followed when mirror and truth \
+             are compared (`lapsed schema apply --triggers` makes it at once)"
+        ),
+        there if there < all => format!(
+            "warning: {id}: only {there} of {all} triggers are there or enabled; `lapsed schema apply \
+             --triggers` makes them all"
+        ),
+        _ => format!("{id}: triggers tell what an application changes by itself"),
+    }
+}

@@ -1,0 +1,119 @@
+//! `/v1/availability/{name}/...`: providers, their beats, their sessions, and who can take work now. Every
+//! read says in the header `lapsed-source` where its answer is from; a write whose mirror is told later
+//! says `lapsed-mirror: behind`.
+
+mod asked;
+mod config;
+mod providers;
+mod sessions;
+mod shapes;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use lapsed_availability::{Availability, Source, Sourced, Written};
+use lapsed_core::{Kind, Name};
+use serde::Serialize;
+use serde_json::json;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::config::token::Scope;
+use crate::http::Shared;
+use crate::http::extract::JsonAnswer;
+use crate::http::owners::HttpResult;
+use crate::http::problem::Problem;
+use crate::systems::availability::AvailabilityOperations;
+
+/// Where an answer is from: `mirror`, `truth` or `cache`.
+const SOURCE: HeaderName = HeaderName::from_static("lapsed-source");
+
+/// `behind` where the mirror could not be told yet.
+const MIRROR: HeaderName = HeaderName::from_static("lapsed-mirror");
+
+/// What counts as silent is for an operator to say.
+pub const SCOPES: &[(&str, Scope)] = &[("config", Scope::Act)];
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .merge(providers::routes())
+        .merge(asked::routes())
+        .merge(sessions::routes())
+        .merge(config::routes())
+}
+
+fn availability<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Availability> {
+    Ok(&app.operations::<AvailabilityOperations>(Kind::Availability, name)?.system)
+}
+
+/// An answer that says where it is from.
+struct From<T> {
+    source: Source,
+    answer: T,
+}
+
+impl<T> From<T> {
+    fn of<A>(sourced: Sourced<A>, shape: impl FnOnce(A) -> T) -> From<T> {
+        From { source: sourced.source, answer: shape(sourced.answer) }
+    }
+
+    fn truth(answer: T) -> From<T> {
+        From { source: Source::Truth, answer }
+    }
+}
+
+impl<T: Serialize> IntoResponse for From<T> {
+    fn into_response(self) -> Response {
+        let mut response = JsonAnswer(self.answer).into_response();
+        let value = HeaderValue::from_static(self.source.as_str());
+        response.headers_mut().insert(SOURCE, value);
+        response
+    }
+}
+
+/// What was written, and says whether the mirror knows.
+struct Told<T> {
+    mirrored: bool,
+    answer: T,
+}
+
+impl<T> Told<T> {
+    fn of<A>(written: Written<A>, shape: impl FnOnce(A) -> T) -> Told<T> {
+        Told { mirrored: written.mirrored, answer: shape(written.answer) }
+    }
+}
+
+impl<T: Serialize> IntoResponse for Told<T> {
+    fn into_response(self) -> Response {
+        let mut response = JsonAnswer(self.answer).into_response();
+        if !self.mirrored {
+            response.headers_mut().insert(MIRROR, HeaderValue::from_static("behind"));
+        }
+        response
+    }
+}
+
+fn nobody(id: &Name) -> Problem {
+    let detail =
+        format!("there is no provider {:?}; make it with PUT providers/ID first", id.as_str());
+    Problem::not_found(detail).with("provider", json!(id))
+}
+
+fn deactivated(id: &Name) -> Problem {
+    let detail = format!(
+        "{:?} is deactivated, and nothing was noted; an operator may let it work again with POST \
+         providers/ID/activate",
+        id.as_str()
+    );
+    Problem::new(StatusCode::FORBIDDEN, "deactivated", "It may not work", detail)
+        .with("provider", json!(id))
+}
+
+fn not_online(id: &Name) -> Problem {
+    let detail = format!(
+        "{:?} is not online (any more), and nothing was noted: it was set offline, by itself or because \
+         it was silent, or nobody knows it; it comes back with POST providers/ID/online",
+        id.as_str()
+    );
+    Problem::new(StatusCode::CONFLICT, "not_online", "It is not online", detail)
+        .with("provider", json!(id))
+}

@@ -1,0 +1,45 @@
+//! What people read about jobs in flight.
+
+use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
+use lapsed_core::receipt::Receipt;
+
+use crate::node::shapes::SystemStatus;
+use crate::print::count;
+use crate::systems::words::{GENERAL, KindWords};
+
+pub const WORDS: KindWords = KindWords {
+    tag: "Jobs in somebody's hands, put back when their worker dies",
+    entries: "in flight",
+    entries_shown: "in flight",
+    reclaimed: "recovered",
+    columns: &["job", "worker", "incarnation"],
+    next_step: "To see where one is: lapsed explain {system} JOB{again}; those that are not to be tried \
+                again: lapsed dead list {system}{again}",
+    restored: "{key} is back on its queue",
+    promise: "Job {key} goes back on its queue in {system}, for the next worker to take.",
+    dead_letters: true,
+    ..GENERAL
+};
+
+/// What became of a job whose worker died.
+pub fn effect(receipt: &Receipt) -> Option<String> {
+    let done: RecoveredJob = serde_json::from_value(receipt.removed.clone()).ok()?;
+    let word = match done.did {
+        RecoveryAction::PutBack => "put back",
+        RecoveryAction::DeadLetter => "dead letter",
+        RecoveryAction::Dropped => "dropped",
+    };
+    Some(word.to_owned())
+}
+
+/// Where the jobs are, and what became of the others.
+pub fn facts(status: &SystemStatus) -> Vec<(&'static str, String)> {
+    let Some(jobs) = &status.jobs else { return Vec::new() };
+    let account = format!(
+        "{} entered, {} completed, {} dropped",
+        count(jobs.entered),
+        count(jobs.completed),
+        count(jobs.dropped)
+    );
+    vec![("queued", count(jobs.queued)), ("dead letters", count(jobs.dead)), ("account", account)]
+}

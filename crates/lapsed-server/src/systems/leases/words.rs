@@ -1,0 +1,41 @@
+//! What people read about leases.
+
+use lapsed_core::leases::RemovedLease;
+use lapsed_core::receipt::Receipt;
+
+use crate::systems::words::{GENERAL, KindWords};
+
+pub const WORDS: KindWords = KindWords {
+    tag: "The right to a key for a time, with a token that only grows; and decisions, each made once",
+    entries: "leases",
+    entries_shown: "leases",
+    owners: None,
+    reclaimed: "cleared",
+    columns: &["key", "owner", "token"],
+    dead_after: "a lease lasts {threshold} from each renewal unless told",
+    promise: "{key} in {system} is granted to {owner} anew, with the next token; its old token stays \
+              dead.",
+    ..GENERAL
+};
+
+/// How the transaction was decided that was staged with the lease.
+pub fn effect(receipt: &Receipt) -> Option<String> {
+    match serde_json::from_value(receipt.removed.clone()).ok()? {
+        RemovedLease::Lease(cleared) => {
+            let (txn, decision) = cleared.staged?;
+            Some(format!("{txn}: {decision}"))
+        }
+        RemovedLease::Decision(_) => None,
+    }
+}
+
+/// What came back. A decision has no token.
+pub fn restored(key: &str, owner: &str, token: u64) -> String {
+    match token {
+        0 => format!("{key} is decided again: {owner}"),
+        token => format!(
+            "{key} is held by {owner} again, by the new token {token} and for a whole TTL; the old \
+             token stays dead"
+        ),
+    }
+}

@@ -1,0 +1,189 @@
+//! `/v1/sessions/{name}/...`: one route per operation, named like it. Whatever names a session that
+//! is not there answers 404 and changes nothing.
+
+mod owners;
+mod references;
+mod shapes;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use lapsed_core::sessions::{Deleted, Sessions};
+use lapsed_core::{Kind, Name};
+use serde_json::json;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use self::shapes::*;
+use crate::config::token::Scope;
+use crate::http::extract::{Json, JsonAnswer, Path, Query};
+use crate::http::owners::{HttpResult, bounded, names, page_limit};
+use crate::http::problem::Problem;
+use crate::http::{Shared, schemas};
+use crate::print::plural;
+
+/// A body, and yet it only looks.
+pub const SCOPES: &[(&str, Scope)] = &[("get_many", Scope::Read)];
+
+/// Retiring lets go of everything that was held, however much that is.
+pub const SLOW: &[&str] = &["retire"];
+
+/// All of them.
+pub fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::new()
+        .routes(routes!(activate))
+        .routes(routes!(get))
+        .routes(routes!(get_many))
+        .routes(routes!(update))
+        .routes(routes!(delete))
+        .routes(routes!(orphans))
+        .routes(routes!(disconnected_count))
+        .routes(routes!(broadcaster))
+        .merge(references::routes())
+        .merge(owners::routes())
+}
+
+fn sessions<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Sessions> {
+    app.operations(Kind::Sessions, name)
+}
+
+fn missing(session: &str) -> Problem {
+    Problem::not_found(format!("there is no session {session:?}"))
+}
+
+/// Makes a session, or brings an existing one back: its disconnection is forgotten, and what is
+/// given is set. Until somebody connects its grace runs.
+#[utoipa::path(post, path = "/v1/sessions/{name}/activate", tag = "sessions",
+    request_body = ProfileBody,
+    responses((status = 201, description = "It was made", body = ActivateAnswer),
+        (status = 200, description = "It was there", body = ActivateAnswer)))]
+async fn activate(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ProfileBody>,
+) -> HttpResult<(StatusCode, JsonAnswer<ActivateAnswer>)> {
+    let (id, profile) = body.read()?;
+    let activated = sessions(&app, &name)?.activate(&id, &profile).await?;
+    let status = if activated.created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, JsonAnswer(ActivateAnswer::of(activated))))
+}
+
+/// One session.
+#[utoipa::path(get, path = "/v1/sessions/{name}/get/{session}", tag = "sessions",
+    responses((status = 200, body = SessionAnswer),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn get(
+    State(app): State<Shared>,
+    Path((name, session)): Path<(String, String)>,
+) -> HttpResult<JsonAnswer<SessionAnswer>> {
+    let found = sessions(&app, &name)?.get(&Name::new(&session)?).await?;
+    found.map(|found| JsonAnswer(SessionAnswer::of(found))).ok_or_else(|| missing(&session))
+}
+
+/// Many sessions, in order; `null` where there is none.
+#[utoipa::path(post, path = "/v1/sessions/{name}/get_many", tag = "sessions",
+    request_body = SessionsBody,
+    responses((status = 200, body = SessionsAnswer)))]
+async fn get_many(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<SessionsBody>,
+) -> HttpResult<JsonAnswer<SessionsAnswer>> {
+    bounded(body.sessions.len(), "sessions")?;
+    let all = names(&body.sessions)?;
+    let sessions = sessions(&app, &name)?;
+    let mut results = Vec::with_capacity(all.len());
+    for some in all.chunks(references::AT_ONCE) {
+        let found = futures::future::join_all(some.iter().map(|id| sessions.get(id))).await;
+        for one in found {
+            results.push(one?.map(SessionAnswer::of));
+        }
+    }
+    Ok(JsonAnswer(SessionsAnswer { results }))
+}
+
+/// Sets what is given, and leaves the rest as it is.
+#[utoipa::path(post, path = "/v1/sessions/{name}/update", tag = "sessions",
+    request_body = ProfileBody,
+    responses((status = 200, body = SessionAnswer),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn update(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<ProfileBody>,
+) -> HttpResult<JsonAnswer<SessionAnswer>> {
+    let (id, profile) = body.read()?;
+    let updated = sessions(&app, &name)?.update(&id, &profile).await?;
+    updated
+        .map(|updated| JsonAnswer(SessionAnswer::of(updated)))
+        .ok_or_else(|| missing(id.as_str()))
+}
+
+/// Removes a session with what hangs on it, unless somebody is connected.
+#[utoipa::path(post, path = "/v1/sessions/{name}/delete", tag = "sessions",
+    request_body = SessionBody,
+    responses((status = 200, body = DeleteAnswer),
+        (status = 404, description = "There is no such session", body = schemas::Problem,
+            content_type = "application/problem+json"),
+        (status = 409, description = "Somebody is connected: `active`, with `references`", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn delete(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Json(body): Json<SessionBody>,
+) -> HttpResult<JsonAnswer<DeleteAnswer>> {
+    let session = body.session;
+    match sessions(&app, &name)?.delete(&Name::new(&session)?).await? {
+        Deleted::Deleted => Ok(JsonAnswer(DeleteAnswer { session, outcome: "deleted" })),
+        Deleted::Active { references } => Err(active(&session, references)),
+        Deleted::Missing => Err(missing(&session)),
+    }
+}
+
+fn active(session: &str, references: u64) -> Problem {
+    let held = plural(references, "reference", "references");
+    let detail = format!("{session:?} has {held}; nothing was changed: disconnect first");
+    Problem::new(StatusCode::CONFLICT, "active", "Somebody is connected", detail)
+        .with("session", json!(session))
+        .with("references", json!(references))
+}
+
+/// Sessions whose grace is over, the longest overdue first.
+#[utoipa::path(get, path = "/v1/sessions/{name}/orphans", tag = "sessions",
+    params(("name" = String, Path), OrphansQuery),
+    responses((status = 200, body = Orphans)))]
+async fn orphans(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+    Query(query): Query<OrphansQuery>,
+) -> HttpResult<JsonAnswer<Orphans>> {
+    let orphans = sessions(&app, &name)?.orphans(page_limit(query.limit)?).await?;
+    Ok(JsonAnswer(Orphans { orphans: orphans.into_iter().map(String::from).collect() }))
+}
+
+/// How many sessions are disconnected.
+#[utoipa::path(get, path = "/v1/sessions/{name}/disconnected_count", tag = "sessions",
+    responses((status = 200, body = DisconnectedCount)))]
+async fn disconnected_count(
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> HttpResult<JsonAnswer<DisconnectedCount>> {
+    let disconnected_count = sessions(&app, &name)?.disconnected_count().await?;
+    Ok(JsonAnswer(DisconnectedCount { disconnected_count }))
+}
+
+/// The current session of a broadcaster.
+#[utoipa::path(get, path = "/v1/sessions/{name}/broadcaster/{id}", tag = "sessions",
+    responses((status = 200, body = BroadcasterAnswer),
+        (status = 404, description = "It has none", body = schemas::Problem,
+            content_type = "application/problem+json")))]
+async fn broadcaster(
+    State(app): State<Shared>,
+    Path((name, id)): Path<(String, String)>,
+) -> HttpResult<JsonAnswer<BroadcasterAnswer>> {
+    let session = sessions(&app, &name)?.of_broadcaster(&Name::new(&id)?).await?;
+    let none = || Problem::not_found(format!("the broadcaster {id:?} has no session"));
+    let session = session.ok_or_else(none)?.into();
+    Ok(JsonAnswer(BroadcasterAnswer { broadcaster_user_id: id, session }))
+}
