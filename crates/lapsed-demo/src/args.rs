@@ -2,8 +2,6 @@
 
 use clap::Args;
 
-use crate::show::Role;
-
 /// `lapsed demo`
 #[derive(Debug, Args)]
 pub struct Demo {
@@ -41,8 +39,7 @@ pub struct DemoOwner {
 #[derive(Debug, Args)]
 pub struct DemoPlayer {
     /// What it plays.
-    #[arg(value_enum)]
-    pub role: Role,
+    pub role: String,
     /// Its name.
     pub name: String,
     /// The demo's daemon.

@@ -8,6 +8,7 @@
 mod api;
 pub mod args;
 mod cast;
+mod kinds;
 pub mod owner;
 mod screen;
 pub mod show;

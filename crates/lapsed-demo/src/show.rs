@@ -9,36 +9,32 @@
 mod company;
 mod config;
 pub mod player;
-mod script;
+pub mod script;
 mod teller;
 
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-use ureq::http::Method;
-
 use self::company::ActorGroup;
 use self::script::{Script, ScriptStep};
 use self::teller::Narrator;
 use super::api::Api;
 use super::cast::{DemoDaemon, Folder};
+use crate::kinds::{KINDS, playing};
 use lapsed_server::config::server::LISTEN_DEFAULT;
 use lapsed_server::endings::endings;
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
-pub use self::company::Role;
-
 /// How often the show looks at what goes on.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How often there is a new job.
+/// How often something new comes, for example a job.
 const JOB_EVERY: Duration = Duration::from_millis(800);
 
-/// How many there are at the beginning: something to do for everybody.
-const JOBS_FIRST: usize = 8;
+/// Numbers of new things start here; those below are for what is there at the beginning.
+const NUMBERS_FROM: u64 = 100;
 
 /// How long an ending may take to be heard of after the daemon has gone.
 const ENDING: Duration = Duration::from_millis(500);
@@ -99,7 +95,7 @@ struct Show {
     teller: Narrator,
     next_act: Instant,
     next_job: Instant,
-    jobs: u64,
+    number: u64,
 }
 
 impl Show {
@@ -113,19 +109,12 @@ impl Show {
             teller: Narrator::default(),
             next_act: now,
             next_job: now,
-            jobs: 0,
+            number: NUMBERS_FROM,
         }
     }
 
     fn play(&mut self, ending: &Receiver<()>) -> Result<(), Failure> {
-        let patch =
-            json!({ "stale_after_seconds": config::STALE_SECONDS, "heartbeat_cadence_seconds": 1 });
-        self.api
-            .send(Method::PATCH, &format!("{}/config", config::AVAILABILITY), patch)?
-            .expect()?;
-        for _ in 0..JOBS_FIRST {
-            self.enqueue(player::worker::FINE)?;
-        }
+        KINDS.iter().try_for_each(|kind| (kind.prepare)(&self.api))?;
         self.company.enter()?;
         self.say(&format!("{} enter", self.company.describe()))?;
         self.next_act = Instant::now() + script::OPENING;
@@ -147,7 +136,8 @@ impl Show {
         }
         if now >= self.next_job {
             self.next_job = now + JOB_EVERY;
-            self.enqueue(player::worker::FINE)?;
+            let number = self.count();
+            KINDS.iter().try_for_each(|kind| (kind.now_and_then)(&self.api, number))?;
         }
         if now >= self.next_act {
             let (act, pause) = self.script.next();
@@ -167,25 +157,18 @@ impl Show {
             ScriptStep::Kill(role) => self.company.kill(role, now),
             ScriptStep::Freeze(role) => self.company.freeze(role, now),
             ScriptStep::Leave(role) => self.company.leave(role, now),
-            ScriptStep::Poison => {
-                let id = self.enqueue(player::worker::POISON)?;
-                Ok(Some(format!("job {id} is put on its queue; it kills whoever works on it")))
-            }
-            ScriptStep::Broken => {
-                let id = self.enqueue(player::worker::BROKEN)?;
-                Ok(Some(format!("job {id} is put on its queue; nobody can do it")))
+            ScriptStep::Special(role, which) => {
+                let special = playing(role).and_then(|kind| kind.specials.get(which));
+                let number = self.count();
+                special.map(|special| special(&self.api, number)).transpose()
             }
         }
     }
 
-    /// One more job; its id.
-    fn enqueue(&mut self, payload: &str) -> Result<String, Failure> {
-        self.jobs += 1;
-        let queue = player::worker::QUEUES[self.jobs as usize % player::worker::QUEUES.len()];
-        let id = format!("{queue}-{}", self.jobs);
-        let body = json!({ "queue": queue, "id": id, "payload": payload });
-        self.api.send(Method::POST, &format!("{}/enqueue", config::INFLIGHT), body)?.expect()?;
-        Ok(id)
+    /// The next number for something new.
+    fn count(&mut self) -> u64 {
+        self.number += 1;
+        self.number
     }
 
     fn say(&self, text: &str) -> Result<(), Failure> {

@@ -4,60 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-
 use super::super::cast::DemoProcess;
 use super::config::TTL_MS;
 use super::player::READY;
+use crate::kinds::KINDS;
 use lapsed_server::failure::Failure;
-
-/// What a process plays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Role {
-    /// `registry`: holds connections of devices.
-    Gateway,
-    /// `sessions`: people connect to it, and leave.
-    Chat,
-    /// `inflight`: takes jobs and completes them.
-    Worker,
-    /// `leases`: holds a few, and renews them.
-    Runner,
-    /// `availability`: is online, and beats.
-    Provider,
-}
-
-impl Role {
-    /// Everything there is to play.
-    pub const ALL: &[Role] =
-        &[Role::Gateway, Role::Chat, Role::Worker, Role::Runner, Role::Provider];
-
-    fn word(self) -> &'static str {
-        match self {
-            Role::Gateway => "gateway",
-            Role::Chat => "chat",
-            Role::Worker => "worker",
-            Role::Runner => "runner",
-            Role::Provider => "mitra",
-        }
-    }
-
-    fn many(self) -> &'static str {
-        match self {
-            Role::Gateway => "gateways",
-            Role::Chat => "chat servers",
-            Role::Worker => "workers",
-            Role::Runner => "runners",
-            Role::Provider => "providers (mitras)",
-        }
-    }
-
-    fn seats(self) -> usize {
-        match self {
-            Role::Gateway | Role::Worker | Role::Provider => 4,
-            Role::Chat | Role::Runner => 3,
-        }
-    }
-}
 
 /// How long a seat stays empty.
 const EMPTY: Duration = Duration::from_millis(2 * TTL_MS);
@@ -74,7 +25,7 @@ enum Sits {
 }
 
 struct Seat {
-    role: Role,
+    role: &'static str,
     name: String,
     sits: Sits,
     /// Whether it has said that it is there. Before that it must not be frozen: it may not have told
@@ -99,11 +50,11 @@ impl ActorGroup {
 
     /// Everybody enters.
     pub fn enter(&mut self) -> Result<(), Failure> {
-        for role in Role::ALL {
-            for number in 1..=role.seats() {
-                let name = format!("{}-{number}", role.word());
-                let sits = Sits::Playing(self.start(*role, &name)?);
-                self.seats.push(Seat { role: *role, name, sits, ready: false });
+        for kind in KINDS {
+            for number in 1..=kind.seats {
+                let name = format!("{}-{number}", kind.actor_name);
+                let sits = Sits::Playing(self.start(kind.role, &name)?);
+                self.seats.push(Seat { role: kind.role, name, sits, ready: false });
             }
         }
         Ok(())
@@ -111,12 +62,12 @@ impl ActorGroup {
 
     /// `4 gateways, 3 chat servers, …`
     pub fn describe(&self) -> String {
-        let each = Role::ALL.iter().map(|role| format!("{} {}", role.seats(), role.many()));
+        let each = KINDS.iter().map(|kind| format!("{} {}", kind.seats, kind.actors));
         each.collect::<Vec<_>>().join(", ")
     }
 
     /// kill -9 for the next of that role.
-    pub fn kill(&mut self, role: Role, now: Instant) -> Result<Option<String>, Failure> {
+    pub fn kill(&mut self, role: &str, now: Instant) -> Result<Option<String>, Failure> {
         let Some(seat) = self.next(role) else { return Ok(None) };
         let Sits::Playing(player) = &mut seat.sits else { return Ok(None) };
         player.kill()?;
@@ -127,7 +78,7 @@ impl ActorGroup {
     }
 
     /// SIGSTOP for the next of that role.
-    pub fn freeze(&mut self, role: Role, now: Instant) -> Result<Option<String>, Failure> {
+    pub fn freeze(&mut self, role: &str, now: Instant) -> Result<Option<String>, Failure> {
         let Some(seat) = self.next(role) else { return Ok(None) };
         let Sits::Playing(mut player) = std::mem::replace(&mut seat.sits, Sits::Nobody(now)) else {
             return Ok(None);
@@ -140,7 +91,7 @@ impl ActorGroup {
     }
 
     /// The next of that role is asked to leave.
-    pub fn leave(&mut self, role: Role, now: Instant) -> Result<Option<String>, Failure> {
+    pub fn leave(&mut self, role: &str, now: Instant) -> Result<Option<String>, Failure> {
         let Some(seat) = self.next(role) else { return Ok(None) };
         let Sits::Playing(mut player) = std::mem::replace(&mut seat.sits, Sits::Nobody(now)) else {
             return Ok(None);
@@ -169,15 +120,13 @@ impl ActorGroup {
         Ok(lines)
     }
 
-    fn start(&self, role: Role, name: &str) -> Result<DemoProcess, Failure> {
-        let role = role.to_possible_value().map(|value| value.get_name().to_owned());
-        let role = role.unwrap_or_default();
-        let args = ["demo-player", &role, name, "--url", &self.url];
+    fn start(&self, role: &str, name: &str) -> Result<DemoProcess, Failure> {
+        let args = ["demo-player", role, name, "--url", &self.url];
         DemoProcess::start(name, &args, self.token.as_deref())
     }
 
     /// The next of that role that plays: everybody has a turn.
-    fn next(&mut self, role: Role) -> Option<&mut Seat> {
+    fn next(&mut self, role: &str) -> Option<&mut Seat> {
         self.turn += 1;
         let plays = |seat: &&mut Seat| {
             seat.role == role && seat.ready && matches!(seat.sits, Sits::Playing(_))

@@ -1,12 +1,6 @@
 //! One process of the show. Lives until it is told to leave, or whoever started it is gone. What it
 //! says on stdout is told to the audience after its name.
 
-mod chat;
-mod gateway;
-mod provider;
-mod runner;
-pub mod worker;
-
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -16,8 +10,8 @@ use ureq::http::Method;
 
 use super::super::api::{Api, DemoAnswer};
 use super::super::owner::listen;
-use super::Role;
 use crate::args::DemoPlayer;
+use crate::kinds::playing;
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
@@ -31,7 +25,7 @@ pub const READY: &str = "ready";
 const TOLD: &str = "is told that it was declared dead; it begins a new life";
 
 /// What a role does.
-trait Actor {
+pub trait Actor {
     /// Begins, also after it was lost.
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure>;
     /// Beats, and does its work; whether it is still what it believes to be.
@@ -50,13 +44,9 @@ pub fn run(args: &DemoPlayer) -> Result<(), Failure> {
 
 fn live(args: &DemoPlayer, desk: &ActorClient) -> Result<(), Failure> {
     let told = listen();
-    let mut part: Box<dyn Actor> = match args.role {
-        Role::Gateway => Box::new(gateway::GatewayActor::default()),
-        Role::Chat => Box::new(chat::ChatActor::default()),
-        Role::Worker => Box::new(worker::WorkerActor::default()),
-        Role::Runner => Box::new(runner::LeaseActor::default()),
-        Role::Provider => Box::new(provider::ProviderActor::default()),
-    };
+    let kind = playing(&args.role)
+        .ok_or_else(|| Failure::usage(format!("nobody plays {:?}", args.role)))?;
+    let mut part = (kind.actor)();
     part.enter(desk)?;
     print::line(READY)?;
     loop {
@@ -73,9 +63,9 @@ fn live(args: &DemoPlayer, desk: &ActorClient) -> Result<(), Failure> {
 }
 
 /// The daemon, as one player asks it.
-struct ActorClient {
-    api: Api,
-    name: String,
+pub struct ActorClient {
+    pub api: Api,
+    pub name: String,
     clock: SystemClock,
 }
 
@@ -86,26 +76,26 @@ impl ActorClient {
     }
 
     /// Of so many chances one.
-    fn one_in(&self, chances: u64) -> bool {
+    pub fn one_in(&self, chances: u64) -> bool {
         self.below(chances) == 0
     }
 
-    fn below(&self, end: u64) -> u64 {
+    pub fn below(&self, end: u64) -> u64 {
         self.clock.random() % end.max(1)
     }
 
-    fn post(&self, system: &str, operation: &str, body: Value) -> Result<DemoAnswer, Failure> {
+    pub fn post(&self, system: &str, operation: &str, body: Value) -> Result<DemoAnswer, Failure> {
         self.api.send(Method::POST, &format!("{system}/{operation}"), body)
     }
 
     /// A new life in a system that has owners.
-    fn start(&self, system: &str) -> Result<u64, Failure> {
+    pub fn start(&self, system: &str) -> Result<u64, Failure> {
         let begun = self.post(system, "start", json!({ "owner": self.name }))?.expect()?;
         begun["incarnation"].as_u64().ok_or_else(|| Failure::failed("a start without a number"))
     }
 
     /// Whether that life goes on.
-    fn beat(&self, system: &str, life: u64) -> Result<bool, Failure> {
+    pub fn beat(&self, system: &str, life: u64) -> Result<bool, Failure> {
         let answer = self.post(system, "beat", self.claim(life))?;
         if answer.is_lost() {
             return Ok(false);
@@ -113,11 +103,11 @@ impl ActorClient {
         answer.expect().map(|_| true)
     }
 
-    fn retire(&self, system: &str, life: u64) -> Result<(), Failure> {
+    pub fn retire(&self, system: &str, life: u64) -> Result<(), Failure> {
         self.post(system, "retire", self.claim(life))?.expect().map(|_| ())
     }
 
-    fn claim(&self, life: u64) -> Value {
+    pub fn claim(&self, life: u64) -> Value {
         json!({ "owner": self.name, "incarnation": life })
     }
 }

@@ -3,41 +3,23 @@
 
 use std::time::Duration;
 
-use super::Role;
+use crate::kinds::ROUND;
 
 /// When the first act begins, after everybody has entered.
 pub const OPENING: Duration = Duration::from_millis(500);
 
-/// One thing that happens.
+/// One thing that happens, to the role that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptStep {
     /// kill -9: nobody is told.
-    Kill(Role),
+    Kill(&'static str),
     /// SIGSTOP for longer than its time, then SIGCONT.
-    Freeze(Role),
-    Leave(Role),
-    /// A job that kills its workers, until it is a dead letter.
-    Poison,
-    /// A job that its worker gives up.
-    Broken,
+    Freeze(&'static str),
+    /// Leaves gracefully.
+    Leave(&'static str),
+    /// One of the special things of the kind of that role, by its number.
+    Special(&'static str, usize),
 }
-
-/// The round. The first four show every system whose owners must die for it.
-const ROUND: &[ScriptStep] = &[
-    ScriptStep::Kill(Role::Gateway),
-    ScriptStep::Kill(Role::Provider),
-    ScriptStep::Kill(Role::Runner),
-    ScriptStep::Kill(Role::Worker),
-    ScriptStep::Poison,
-    ScriptStep::Freeze(Role::Gateway),
-    ScriptStep::Leave(Role::Chat),
-    ScriptStep::Freeze(Role::Provider),
-    ScriptStep::Broken,
-    ScriptStep::Kill(Role::Chat),
-    ScriptStep::Freeze(Role::Worker),
-    ScriptStep::Leave(Role::Gateway),
-    ScriptStep::Freeze(Role::Runner),
-];
 
 /// How many acts come fast, one after the other.
 const FAST: usize = 4;
@@ -60,13 +42,18 @@ impl Script {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::KINDS;
 
     #[test]
     fn every_role_dies_within_a_round_and_the_first_deaths_come_at_once() {
         let mut script = Script::default();
         let acts: Vec<_> = (0..ROUND.len()).map(|_| script.next()).collect();
-        for role in Role::ALL {
-            assert!(acts.iter().any(|(act, _)| *act == ScriptStep::Kill(*role)), "{role:?}");
+        for kind in KINDS {
+            assert!(
+                acts.iter().any(|(act, _)| *act == ScriptStep::Kill(kind.role)),
+                "{}",
+                kind.role
+            );
         }
         let opening: Duration = acts[..FAST - 1].iter().map(|(_, pause)| *pause).sum();
         assert!(opening < Duration::from_secs(3), "{opening:?}");

@@ -6,13 +6,10 @@ use lapsed_core::Kind;
 use lapsed_core::receipt::{Reason, Receipt};
 
 use super::super::api::Api;
+use crate::kinds::{DemoKind, Group, KINDS};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::shapes::ReceiptPage;
-use lapsed_server::print::plural;
 use lapsed_server::systems;
-
-const SYSTEMS: &[&str] =
-    &["registry/devices", "sessions/chat", "inflight/jobs", "leases/locks", "availability/mitras"];
 
 /// Where it is in the receipts of each system.
 #[derive(Default)]
@@ -23,15 +20,16 @@ pub struct Narrator {
 impl Narrator {
     /// What happened since the last look.
     pub fn look(&mut self, api: &Api) -> Result<Vec<String>, Failure> {
-        let after = SYSTEMS.iter().map(|system| {
-            format!("{system}:{}", self.places.get(system).copied().unwrap_or_default())
+        let after = KINDS.iter().map(|kind| {
+            let place = self.places.get(kind.system).copied().unwrap_or_default();
+            format!("{}:{place}", kind.system)
         });
         let after = after.collect::<Vec<_>>().join(",");
         let page: ReceiptPage = api.get(&format!("/v1/receipts?limit=1000&after={after}"))?;
         for receipt in &page.receipts {
             let name = receipt.id.system.to_string();
-            if let Some(system) = SYSTEMS.iter().find(|system| **system == name) {
-                let place = self.places.entry(system).or_default();
+            if let Some(kind) = KINDS.iter().find(|kind| kind.system == name) {
+                let place = self.places.entry(kind.system).or_default();
                 *place = receipt.id.seq.max(*place);
             }
         }
@@ -54,44 +52,28 @@ fn told(receipts: &[Receipt]) -> Vec<String> {
     groups.iter().filter_map(|group| sentence(group)).collect()
 }
 
-/// What receipts of one sentence have in common. Of a session it does not matter whose it was.
+/// What receipts of one sentence have in common. Of some kinds it does not matter whose they were.
 fn subject(receipt: &Receipt) -> (Kind, &str, u64, Reason, Option<String>) {
     let kind = receipt.id.system.kind;
-    let owner = if kind == Kind::Sessions { "" } else { receipt.owner.as_str() };
-    (kind, owner, receipt.incarnation.0, receipt.reason, systems::of(kind).effect(receipt))
+    let per_owner = shown(receipt).is_none_or(|kind| kind.per_owner);
+    let owner = if per_owner { receipt.owner.as_str() } else { "" };
+    let effect = systems::of(kind).effect(receipt);
+    (kind, owner, receipt.incarnation.0, receipt.reason, effect)
+}
+
+fn shown(receipt: &Receipt) -> Option<&'static DemoKind> {
+    let system = receipt.id.system.to_string();
+    KINDS.iter().find(|kind| kind.system == system).copied()
 }
 
 fn sentence(group: &[&Receipt]) -> Option<String> {
     let first = *group.first()?;
-    let (owner, key) = (&first.owner, &first.key);
     let late = group.iter().map(|receipt| receipt.evidence.late_ms).max().unwrap_or(0);
     let late = format!(", {:.1} s after its time was over", late as f64 / 1e3);
     let (gone, late) = match first.reason {
         Reason::OwnerRetired => ("has left", String::new()),
         _ => ("is declared dead", late),
     };
-    let number = group.len() as u64;
-    Some(match first.id.system.kind {
-        Kind::Registry => format!(
-            "{owner} {gone}: {} taken back{late}",
-            plural(number, "connection", "connections")
-        ),
-        Kind::Sessions => match number {
-            1 => format!("session {key} is deleted: nobody came back to it{late}"),
-            _ => format!("{} are deleted: nobody came back", plural(number, "session", "sessions")),
-        },
-        Kind::Inflight => {
-            let became = match systems::of(first.id.system.kind).effect(first).as_deref() {
-                Some("dead letter") => "is a dead letter now: it has killed too many",
-                Some("dropped") => "is dropped",
-                _ => "is back on its queue",
-            };
-            format!("{owner} {gone}: its job {key} {became}")
-        }
-        Kind::Leases => {
-            let keys: Vec<_> = group.iter().map(|receipt| receipt.key.as_str()).collect();
-            format!("the lease on {} of {owner} is cleared{late}", keys.join(" and "))
-        }
-        Kind::Availability => format!("{key} was silent: it is set offline{late}"),
-    })
+    let effect = systems::of(first.id.system.kind).effect(first);
+    Some((shown(first)?.sentence)(&Group { group, first, gone, late, effect }))
 }

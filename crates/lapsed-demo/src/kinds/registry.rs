@@ -2,9 +2,39 @@
 
 use serde_json::json;
 
-use super::super::config::REGISTRY;
-use super::{Actor, ActorClient};
+use super::{DemoKind, Group};
+use crate::show::player::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
+use lapsed_server::print::plural;
+
+/// Where the system is reached.
+const REGISTRY: &str = "/v1/registry/devices";
+
+/// What the show does with `registry`.
+pub const SHOWN: DemoKind = DemoKind {
+    system: "registry/devices",
+    section: include_str!("registry.toml"),
+    role: "gateway",
+    actor_name: "gateway",
+    actors: "gateways",
+    seats: 4,
+    actor: || Box::new(GatewayActor::default()),
+    per_owner: true,
+    sentence,
+    prepare: |_| Ok(()),
+    now_and_then: |_, _| Ok(()),
+    specials: &[],
+};
+
+fn sentence(of: &Group<'_>) -> String {
+    format!(
+        "{} {}: {} taken back{}",
+        of.first.owner,
+        of.gone,
+        plural(of.number(), "connection", "connections"),
+        of.late
+    )
+}
 
 /// How many devices are connected at a time.
 const DEVICES: u64 = 25;

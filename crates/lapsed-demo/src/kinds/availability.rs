@@ -3,9 +3,41 @@
 use serde_json::{Value, json};
 use ureq::http::Method;
 
-use super::super::config::AVAILABILITY;
-use super::{Actor, ActorClient};
+use super::{DemoKind, Group};
+use crate::api::Api;
+use crate::show::player::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
+
+/// Where the system is reached.
+const AVAILABILITY: &str = "/v1/availability/mitras";
+
+/// What the show does with `availability`.
+pub const SHOWN: DemoKind = DemoKind {
+    system: "availability/mitras",
+    section: include_str!("availability.toml"),
+    role: "provider",
+    actor_name: "mitra",
+    actors: "providers (mitras)",
+    seats: 4,
+    actor: || Box::new(ProviderActor::default()),
+    per_owner: true,
+    sentence,
+    prepare: prepare,
+    now_and_then: |_, _| Ok(()),
+    specials: &[],
+};
+
+/// How long the silence of a provider lasts before it means death.
+const STALE_SECONDS: u64 = 4;
+
+fn prepare(api: &Api) -> Result<(), Failure> {
+    let patch = json!({ "stale_after_seconds": STALE_SECONDS, "heartbeat_cadence_seconds": 1 });
+    api.send(Method::PATCH, &format!("{AVAILABILITY}/config"), patch)?.expect().map(drop)
+}
+
+fn sentence(of: &Group<'_>) -> String {
+    format!("{} was silent: it is set offline{}", of.first.key, of.late)
+}
 
 /// How many customers it has at the most.
 const SESSIONS_MAX: usize = 3;

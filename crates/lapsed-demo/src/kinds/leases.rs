@@ -2,9 +2,34 @@
 
 use serde_json::json;
 
-use super::super::config::LEASES;
-use super::{Actor, ActorClient};
+use super::{DemoKind, Group};
+use crate::show::player::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
+
+/// Where the system is reached.
+const LEASES: &str = "/v1/leases/locks";
+
+/// What the show does with `leases`.
+pub const SHOWN: DemoKind = DemoKind {
+    system: "leases/locks",
+    section: include_str!("leases.toml"),
+    role: "runner",
+    actor_name: "runner",
+    actors: "runners",
+    seats: 3,
+    actor: || Box::new(LeaseActor::default()),
+    per_owner: true,
+    sentence,
+    prepare: |_| Ok(()),
+    now_and_then: |_, _| Ok(()),
+    specials: &[],
+};
+
+fn sentence(of: &Group<'_>) -> String {
+    let keys: Vec<_> = of.group.iter().map(|receipt| receipt.key.as_str()).collect();
+    let (keys, owner) = (keys.join(" and "), &of.first.owner);
+    format!("the lease on {keys} of {owner} is cleared{}", of.late)
+}
 
 /// What there is to hold.
 const KEYS: &[&str] = &[

@@ -2,9 +2,38 @@
 
 use serde_json::{Value, json};
 
-use super::super::config::SESSIONS;
-use super::{Actor, ActorClient};
+use super::{DemoKind, Group};
+use crate::show::player::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
+use lapsed_server::print::plural;
+
+/// Where the system is reached.
+const SESSIONS: &str = "/v1/sessions/chat";
+
+/// What the show does with `sessions`.
+pub const SHOWN: DemoKind = DemoKind {
+    system: "sessions/chat",
+    section: include_str!("sessions.toml"),
+    role: "chat",
+    actor_name: "chat",
+    actors: "chat servers",
+    seats: 3,
+    actor: || Box::new(ChatActor::default()),
+    per_owner: false,
+    sentence,
+    prepare: |_| Ok(()),
+    now_and_then: |_, _| Ok(()),
+    specials: &[],
+};
+
+fn sentence(of: &Group<'_>) -> String {
+    match of.number() {
+        1 => format!("session {} is deleted: nobody came back to it{}", of.first.key, of.late),
+        number => {
+            format!("{} are deleted: nobody came back", plural(number, "session", "sessions"))
+        }
+    }
+}
 
 /// How many sessions it has at the most.
 const SESSIONS_MAX: usize = 8;

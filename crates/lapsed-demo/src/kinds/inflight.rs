@@ -3,19 +3,77 @@
 
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
+use ureq::http::Method;
 
-use super::super::config::INFLIGHT;
-use super::{Actor, ActorClient};
+use super::{DemoKind, Group};
+use crate::api::Api;
+use crate::show::player::{Actor, ActorClient};
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
+/// Where the system is reached.
+const INFLIGHT: &str = "/v1/inflight/jobs";
+
+/// What the show does with `inflight`.
+pub const SHOWN: DemoKind = DemoKind {
+    system: "inflight/jobs",
+    section: include_str!("inflight.toml"),
+    role: "worker",
+    actor_name: "worker",
+    actors: "workers",
+    seats: 4,
+    actor: || Box::new(WorkerActor::default()),
+    per_owner: true,
+    sentence,
+    prepare: prepare,
+    now_and_then: |api, number| enqueue(api, number, FINE).map(drop),
+    specials: &[poison, broken],
+};
+
+/// How many jobs there are at the beginning: something to do for everybody.
+const JOBS_FIRST: u64 = 8;
+
+fn prepare(api: &Api) -> Result<(), Failure> {
+    (1..=JOBS_FIRST).try_for_each(|number| enqueue(api, number, FINE).map(drop))
+}
+
+/// A job that kills its workers, until it is a dead letter.
+fn poison(api: &Api, number: u64) -> Result<String, Failure> {
+    let id = enqueue(api, number, POISON)?;
+    Ok(format!("job {id} is put on its queue; it kills whoever works on it"))
+}
+
+/// A job that its worker gives up.
+fn broken(api: &Api, number: u64) -> Result<String, Failure> {
+    let id = enqueue(api, number, BROKEN)?;
+    Ok(format!("job {id} is put on its queue; nobody can do it"))
+}
+
+/// One more job; its id.
+fn enqueue(api: &Api, number: u64, payload: &str) -> Result<String, Failure> {
+    let queue = QUEUES[number as usize % QUEUES.len()];
+    let id = format!("{queue}-{number}");
+    let body = json!({ "queue": queue, "id": id, "payload": payload });
+    api.send(Method::POST, &format!("{INFLIGHT}/enqueue"), body)?.expect()?;
+    Ok(id)
+}
+
+fn sentence(of: &Group<'_>) -> String {
+    let became = match of.effect.as_deref() {
+        Some("dead letter") => "is a dead letter now: it has killed too many",
+        Some("dropped") => "is dropped",
+        _ => "is back on its queue",
+    };
+    format!("{} {}: its job {} {became}", of.first.owner, of.gone, of.first.key)
+}
+
 /// Where jobs are taken from.
-pub const QUEUES: &[&str] = &["mails", "thumbs", "reports"];
+const QUEUES: &[&str] = &["mails", "thumbs", "reports"];
 
 /// What a job carries.
-pub const FINE: &str = "fine";
-pub const BROKEN: &str = "broken";
-pub const POISON: &str = "poison";
+const FINE: &str = "fine";
+const BROKEN: &str = "broken";
+const POISON: &str = "poison";
 
 /// How many ticks a job takes at the most.
 const TICKS_MAX: u64 = 4;
