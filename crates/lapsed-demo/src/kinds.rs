@@ -11,7 +11,7 @@ mod sessions;
 use lapsed_core::receipt::Receipt;
 
 use crate::api::Api;
-use crate::show::player::Actor;
+use crate::show::player::DemoActor;
 use crate::show::script::ScriptStep::{self, Freeze, Kill, Leave, Special};
 use lapsed_server::failure::Failure;
 
@@ -30,7 +30,7 @@ pub struct DemoKind {
     /// How many there are.
     pub seats: usize,
     /// Makes one that has not begun.
-    pub actor: fn() -> Box<dyn Actor>,
+    pub actor: fn() -> Box<dyn DemoActor>,
     /// Whether each owner has a sentence of its own.
     pub per_owner: bool,
     /// What is said of a group of receipts.

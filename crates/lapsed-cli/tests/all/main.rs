@@ -25,6 +25,7 @@ mod frozen_daemon;
 mod full_disk;
 mod grafana;
 mod guide;
+mod house;
 mod http;
 mod inflight;
 mod inflight_redis;

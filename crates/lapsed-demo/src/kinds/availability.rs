@@ -5,7 +5,7 @@ use ureq::http::Method;
 
 use super::{DemoKind, Group};
 use crate::api::Api;
-use crate::show::player::{Actor, ActorClient};
+use crate::show::player::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 
 /// Where the system is reached.
@@ -70,7 +70,7 @@ impl ProviderActor {
     }
 }
 
-impl Actor for ProviderActor {
+impl DemoActor for ProviderActor {
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         let path = format!("{AVAILABILITY}/providers/{}", desk.name);
         desk.api.send(Method::PUT, &path, json!({ "display_name": desk.name }))?.expect()?;

@@ -7,7 +7,7 @@ use ureq::http::Method;
 
 use super::{DemoKind, Group};
 use crate::api::Api;
-use crate::show::player::{Actor, ActorClient};
+use crate::show::player::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
@@ -147,7 +147,7 @@ fn die(job: &Job) -> Result<(), Failure> {
     killed.map_err(|error| Failure::failed(format!("a worker that would not die: {error}")))
 }
 
-impl Actor for WorkerActor {
+impl DemoActor for WorkerActor {
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.life = desk.start(INFLIGHT)?;
         self.job = None;

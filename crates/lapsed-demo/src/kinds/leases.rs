@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{DemoKind, Group};
-use crate::show::player::{Actor, ActorClient};
+use crate::show::player::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 
 /// Where the system is reached.
@@ -85,7 +85,7 @@ impl LeaseActor {
     }
 }
 
-impl Actor for LeaseActor {
+impl DemoActor for LeaseActor {
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.acquire(desk)
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{DemoKind, Group};
-use crate::show::player::{Actor, ActorClient};
+use crate::show::player::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::plural;
 
@@ -65,7 +65,7 @@ impl GatewayActor {
     }
 }
 
-impl Actor for GatewayActor {
+impl DemoActor for GatewayActor {
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.life = desk.start(REGISTRY)?;
         self.devices = (0..DEVICES).map(|_| Self::device(desk)).collect();

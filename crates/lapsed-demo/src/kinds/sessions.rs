@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{DemoKind, Group};
-use crate::show::player::{Actor, ActorClient};
+use crate::show::player::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::plural;
 
@@ -76,7 +76,7 @@ impl ChatActor {
     }
 }
 
-impl Actor for ChatActor {
+impl DemoActor for ChatActor {
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
         self.life = desk.start(SESSIONS)?;
         self.sessions.clear();

@@ -25,7 +25,7 @@ pub const READY: &str = "ready";
 const TOLD: &str = "is told that it was declared dead; it begins a new life";
 
 /// What a role does.
-pub trait Actor {
+pub trait DemoActor {
     /// Begins, also after it was lost.
     fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure>;
     /// Beats, and does its work; whether it is still what it believes to be.

@@ -1,0 +1,286 @@
+//! The structure that `docs/decisions/0012-system-kinds.md` describes, read from the source: who may name a
+//! kind of system or a store, which modules may depend on which, and that public names are unique.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+const KINDS: &[&str] = &["registry", "sessions", "inflight", "leases", "availability"];
+
+const STORES: &[&str] = &["redis", "postgres", "embedded", "object"];
+
+/// The crates that iterate over kinds and ask the table of stores.
+const ABOVE: &[&str] = &["lapsed-server", "lapsed-cli", "lapsed-demo"];
+
+/// Files of [`ABOVE`] that a new kind of system edits.
+const NEW_KIND: &[(&str, &str)] = &[
+    ("lapsed-server/src/systems.rs", "the table of kinds"),
+    ("lapsed-server/src/config/store/drivers.rs", "which store carries the kind"),
+    ("lapsed-server/src/stores.rs", "opens the kind on each store that carries it"),
+    ("lapsed-server/src/node/shapes.rs", "the kind's own member of a status, if it has one"),
+    ("lapsed-demo/src/kinds.rs", "the table of the show"),
+];
+
+/// Files that belong to one kind and are not in its folder yet. A new kind edits none of them.
+const OF_ONE_KIND: &[&str] = &[
+    "lapsed-server/src/stores/availability.rs",
+    "lapsed-server/src/config/origin.rs",
+    "lapsed-server/src/api/openapi/bounds.rs",
+    "lapsed-cli/src/backend.rs",
+    "lapsed-cli/src/backend/desk.rs",
+    "lapsed-cli/src/backend/local.rs",
+    "lapsed-cli/src/backend/local/leases.rs",
+    "lapsed-cli/src/backend/remote.rs",
+    "lapsed-cli/src/backend/remote/leases.rs",
+    "lapsed-cli/src/commands/dead.rs",
+    "lapsed-cli/src/commands/decision.rs",
+    "lapsed-cli/src/commands/lease.rs",
+    "lapsed-cli/src/commands/lease/keeper.rs",
+    "lapsed-cli/src/commands/lease/run.rs",
+    "lapsed-cli/src/commands/schema.rs",
+    // `lapsed demo` without `--serve` is the story of one registry.
+    "lapsed-demo/src/api.rs",
+];
+
+/// Files of [`ABOVE`] that a new store edits.
+const NEW_STORE: &[(&str, &str)] = &[
+    ("lapsed-server/src/config/store/drivers.rs", "the table of drivers"),
+    ("lapsed-server/src/stores.rs", "opens it"),
+];
+
+/// Files that use what only one store has. A new store edits none of them.
+const OF_ONE_STORE: &[&str] = &[
+    "lapsed-server/src/config/store.rs",
+    "lapsed-server/src/config/store/object.rs",
+    "lapsed-server/src/stores/availability.rs",
+    "lapsed-server/src/stores/object.rs",
+    "lapsed-server/src/metrics/requests.rs",
+    "lapsed-server/src/systems/availability/ears.rs",
+    "lapsed-server/src/systems/availability/layout.rs",
+    "lapsed-server/src/systems/availability/notes.rs",
+    "lapsed-server/src/systems/leases.rs",
+    "lapsed-cli/src/commands/check.rs",
+    "lapsed-cli/src/commands/functions.rs",
+    "lapsed-cli/src/commands/schema.rs",
+];
+
+/// Dependencies between top-level modules that are known to go the wrong way.
+const BACKWARD: &[(&str, &str, &str)] = &[
+    // The shapes of the core's types for the OpenAPI document: http/schemas.rs.
+    ("lapsed-server", "node", "http"),
+    // Opening a kind on a store reads the kind's key names.
+    ("lapsed-server", "stores", "systems"),
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates' folder").to_owned()
+}
+
+/// Every file below `folder` whose name ends like one of `ends`, by its path from the crates' folder.
+fn files(folder: &Path, ends: &[&str]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let Ok(entries) = std::fs::read_dir(folder) else { return found };
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, ends));
+        } else if ends.iter().any(|end| path.to_string_lossy().ends_with(end)) {
+            let name = path.strip_prefix(crates()).unwrap().to_string_lossy().into_owned();
+            found.push((name, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn sources(name: &str, ends: &[&str]) -> Vec<(String, String)> {
+    files(&crates().join(name).join("src"), ends)
+}
+
+/// Without comments and without what is only compiled for tests.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn is_part_of_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Whether `text` has `what` with no letter directly behind it.
+fn has(text: &str, what: &str) -> bool {
+    let ends = |at: usize| !text[at + what.len()..].starts_with(is_part_of_word);
+    text.match_indices(what).any(|(at, _)| ends(at))
+}
+
+/// A variant of `Kind`, a module, or the whole of a word in a text or a path.
+fn names_kind(code: &str, kind: &str) -> bool {
+    let variant = format!("{}{}", kind[..1].to_uppercase(), &kind[1..]);
+    let marks = ['"', '\'', '/', '`'];
+    let quoted = |open: &char| marks.iter().any(|c| code.contains(&format!("{open}{kind}{c}")));
+    ["systems", "lapsed_core", "crate", "self", "super", "kinds"]
+        .iter()
+        .any(|module| has(code, &format!("{module}::{kind}")))
+        || has(code, &format!("Kind::{variant}"))
+        || has(code, &format!("lapsed_{kind}"))
+        || has(code, &format!("mod {kind}"))
+        || marks.iter().any(quoted)
+}
+
+fn names_store(code: &str, store: &str) -> bool {
+    let variant = format!("{}{}", store[..1].to_uppercase(), &store[1..]);
+    [
+        format!("lapsed_{store}"),
+        format!("StoreLocation::{variant}"),
+        format!("OpenStore::{variant}"),
+    ]
+    .iter()
+    .any(|name| has(code, name))
+}
+
+/// In the folder of one of `kinds`, or the file beside it.
+fn is_in_folder_of_kind(path: &str) -> bool {
+    KINDS.iter().any(|kind| {
+        ["systems", "kinds"].iter().any(|folder| {
+            path.contains(&format!("/src/{folder}/{kind}.rs"))
+                || path.contains(&format!("/src/{folder}/{kind}/"))
+        })
+    })
+}
+
+fn naming(names: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let all = ABOVE.iter().flat_map(|name| sources(name, &[".rs", ".js"]));
+    let shipped = all.filter(|(path, _)| !path.ends_with("/tests.rs"));
+    shipped.filter(|(_, text)| names(&code(text))).map(|(path, _)| path).collect()
+}
+
+#[test]
+fn a_kind_is_named_only_in_its_folders_and_in_the_files_that_a_new_kind_edits() {
+    let allowed = |path: &str| {
+        is_in_folder_of_kind(path)
+            || NEW_KIND.iter().any(|(file, _)| *file == path)
+            || OF_ONE_KIND.contains(&path)
+    };
+    let found = naming(|code| KINDS.iter().any(|kind| names_kind(code, kind)));
+    let more: Vec<_> = found.iter().filter(|path| !allowed(path)).collect();
+    assert!(more.is_empty(), "these files name a kind of system; ask the kind instead: {more:#?}");
+    // Besides: the enum `Kind` in the core.
+    assert!(NEW_KIND.len() < 6, "a new kind of system edits at most 6 existing files");
+}
+
+#[test]
+fn a_store_is_named_only_in_the_files_that_a_new_store_edits() {
+    let allowed = |path: &str| {
+        NEW_STORE.iter().any(|(file, _)| *file == path) || OF_ONE_STORE.contains(&path)
+    };
+    let found = naming(|code| STORES.iter().any(|store| names_store(code, store)));
+    let more: Vec<_> = found.iter().filter(|path| !allowed(path)).collect();
+    assert!(more.is_empty(), "these files name a store; ask the table of drivers: {more:#?}");
+    // Besides: the dependency in Cargo.toml.
+    assert!(NEW_STORE.len() < 3, "a new store edits at most 3 existing files");
+}
+
+/// Which other top-level modules each one of a crate uses.
+fn module_graph(name: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let root = format!("{name}/src/");
+    let mut graph: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let all = sources(name, &[".rs"]);
+    let module = |path: &str| {
+        let first = path[root.len()..].split('/').next().unwrap_or_default();
+        first.trim_end_matches(".rs").to_owned()
+    };
+    let modules: BTreeSet<String> = all.iter().map(|(path, _)| module(path)).collect();
+    for (path, text) in all.iter().filter(|(path, _)| !path.ends_with("tests.rs")) {
+        let own = module(path);
+        for used in code(text).split("crate::").skip(1) {
+            let used = used.split(|c| !is_part_of_word(c)).next().unwrap_or_default();
+            let backward = BACKWARD.contains(&(name, own.as_str(), used));
+            if modules.contains(used) && used != own && own != "lib" && own != "main" && !backward {
+                graph.entry(own.clone()).or_default().insert(used.to_owned());
+            }
+        }
+    }
+    graph
+}
+
+/// The modules that are in a cycle: what is left when those that use nothing are taken away again and again.
+fn cycle(mut graph: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    loop {
+        let users: BTreeSet<String> = graph.keys().cloned().collect();
+        graph.values_mut().for_each(|used| used.retain(|module| users.contains(module)));
+        let before = graph.len();
+        graph.retain(|_, used| !used.is_empty());
+        if graph.len() == before {
+            return graph.into_keys().collect();
+        }
+    }
+}
+
+#[test]
+fn the_modules_of_the_server_do_not_depend_on_each_other_in_a_circle() {
+    let server = module_graph("lapsed-server");
+    assert!(server["systems"].contains("http") && server["api"].contains("systems"));
+    assert_eq!(cycle(server), Vec::<String>::new());
+}
+
+#[test]
+fn a_circle_between_modules_is_found() {
+    let graph = [("a", "b"), ("b", "c"), ("c", "b"), ("d", "a")];
+    let graph = graph.map(|(own, used)| (own.to_owned(), BTreeSet::from([used.to_owned()])));
+    assert_eq!(cycle(graph.into_iter().collect()), ["a", "b", "c", "d"]);
+    let graph = [("a", "b"), ("b", "c")];
+    let graph = graph.map(|(own, used)| (own.to_owned(), BTreeSet::from([used.to_owned()])));
+    assert!(cycle(graph.into_iter().collect()).is_empty());
+}
+
+fn all_crates() -> Vec<(String, String)> {
+    let names = std::fs::read_dir(crates()).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.flat_map(|name| sources(&name, &[".rs"])).collect()
+}
+
+#[test]
+fn no_two_public_types_share_a_name() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in all_crates() {
+        if path == "lapsed-server/src/http/schemas.rs" {
+            continue;
+        }
+        for line in text.lines().map(str::trim_start) {
+            let item = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+            let Some(rest) = item.iter().find_map(|item| line.strip_prefix(item)) else { continue };
+            let name: String = rest.chars().take_while(|c| is_part_of_word(*c)).collect();
+            places.entry(name).or_default().push(path.clone());
+        }
+    }
+    places.retain(|_, files| files.len() > 1);
+    assert!(places.is_empty(), "{places:#?}");
+}
+
+/// Doc comments that are still too short, all of them help texts, descriptions of the OpenAPI document or
+/// in the crates of [`ABOVE`]; the number may only fall.
+const SHORT_MAX: usize = 164;
+
+#[test]
+fn doc_comments_say_something() {
+    let mut short = Vec::new();
+    for (path, text) in all_crates() {
+        let mut words: Option<usize> = None;
+        for line in text.lines().chain([""]) {
+            match line.trim_start().strip_prefix("///") {
+                Some(rest) => *words.get_or_insert(0) += rest.split_whitespace().count(),
+                None => {
+                    if words.take().is_some_and(|count| count <= 3) {
+                        short.push(path.clone());
+                    }
+                }
+            }
+        }
+    }
+    let below: Vec<_> = short
+        .iter()
+        .filter(|path| !ABOVE.iter().any(|name| path.starts_with(&format!("{name}/"))))
+        .collect();
+    assert!(below.is_empty(), "doc comments of three words or fewer: {below:#?}");
+    assert!(short.len() <= SHORT_MAX, "{} doc comments have three words or fewer", short.len());
+}
