@@ -129,7 +129,7 @@ pub struct Presence {
     pub incarnation: String,
     /// When it was back after an absence, if that was less than `stale_ms` ago and was not waived.
     pub back_ms: u64,
-    /// Whether it was seeded in this life and has not lost its data since.
+    /// Whether it was seeded in this incarnation and has not lost its data since.
     pub seeded: bool,
     /// How many are online.
     pub online: u64,

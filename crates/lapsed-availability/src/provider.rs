@@ -92,7 +92,7 @@ pub struct ListedProvider {
     pub last_heartbeat_ms: Option<u64>,
 }
 
-/// One flip between online and offline, whoever caused it.
+/// One flip between online and offline, by an operation or by a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnlineToggle {
     pub online: bool,

@@ -111,8 +111,8 @@ proptest! {
         });
     }
 
-    /// C5, C1: whoever was declared silent is away until the truth knows, or until a toggle of its own; and
-    /// whatever is told, no beat is later than the last one there was.
+    /// C5, C1: a provider that is pending offline stays so until the truth knows or a newer toggle
+    /// arrives, and no update makes a heartbeat later than the last one sent.
     #[test]
     fn trap_c5_pending_offline_lasts_until_a_newer_toggle(
         events in vec(event(), 1..20),
@@ -172,8 +172,8 @@ proptest! {
         prop_assert!(next > last && next > floor && next >= now_us);
     }
 
-    /// Sessions of two providers, changed at random by whoever: what is over stays so, nobody has more than
-    /// they can, and whoever gets one more is named.
+    /// Random changes of the sessions of two providers: an ended session stays ended, no provider
+    /// exceeds its capacity, and a provider that gets one session more is named.
     #[test]
     fn sessions_end_once_and_capacity_holds(changes in vec(change(), 1..80), max in 0u64..4) {
         let mut sessions: BTreeMap<Name, WorkSession> = BTreeMap::new();

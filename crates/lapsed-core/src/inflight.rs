@@ -342,32 +342,33 @@ pub enum RecoveryAction {
 /// is the number of jobs in flight.
 #[async_trait]
 pub trait InflightStore: OwnerStore + Sweep {
-    /// Puts jobs on their queues. Durable when answered; repeating is safe.
+    /// Puts jobs on their queues. Durable when the call returns; repeating it is safe.
     async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 
     /// Pops up to `limit` jobs and registers them in the same step, so that no job is only in a
-    /// worker's memory. Answers at once, perhaps with none. `Lost` when that life has ended.
+    /// worker's memory. Returns at once, possibly with no job. `Lost` if that incarnation has
+    /// ended.
     async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken>;
 
-    /// Rings when something may have arrived on `queue`; may ring for nothing. `None`: look again
-    /// after a while.
+    /// Is notified when a job may have arrived on `queue`; may also be notified for nothing.
+    /// `None`: the store cannot notify, and the caller polls.
     fn waiter(&self, _queue: &Name) -> Option<Arc<Notify>> {
         None
     }
 
-    /// Tracks jobs that somebody else has popped. `Lost` when that life has ended.
+    /// Tracks jobs that the application popped itself. `Lost` if that incarnation has ended.
     async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer>;
 
-    /// Ends claims, each if it is still the current one of its job and its life has not ended.
-    /// After a call that failed with [`Error::Unavailable`] it is safe to repeat it: `Gone` then says
-    /// that the job was completed, by this claim or (if its worker was taken for dead meanwhile) by
-    /// another.
+    /// Ends claims, each only if it is the current claim of its job and its incarnation has not
+    /// ended. After [`Error::Unavailable`] it is safe to repeat the call: `Gone` then says that the
+    /// job was completed, by this claim or, if its worker was declared dead meanwhile, by another
+    /// one.
     async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>>;
 
     async fn job(&self, id: &Name) -> Result<Option<Job>>;
 
-    /// The jobs that one life holds, by id, those after `after`, at most `limit`. `Lost` when that
-    /// life has ended.
+    /// The jobs that one incarnation holds, ordered by id, those after `after`, at most `limit`.
+    /// `Lost` if that incarnation has ended.
     async fn in_flight(
         &self,
         claim: &Claim,
@@ -375,25 +376,27 @@ pub trait InflightStore: OwnerStore + Sweep {
         limit: usize,
     ) -> Result<Vec<Name>>;
 
-    /// What one *ended* life still holds, as suspects, at most `limit`: what retiring puts back.
+    /// Jobs that one *ended* incarnation still holds, as suspects, at most `limit`. `retire` puts
+    /// them back.
     async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
     async fn counts(&self) -> Result<JobCounts>;
 
-    /// Queues that hold something, by name, those after `after`, at most `limit`, each with how many.
+    /// Queues that are not empty, each with its length, ordered by name, those after `after`, at
+    /// most `limit`.
     async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>>;
 
-    /// Dead letters, by id, those after `after`, at most `limit`.
+    /// Dead letters after `after`, ordered by id, at most `limit`.
     async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>>;
 
-    /// Puts a dead letter back on its queue, its crashes forgotten; whether there was one.
+    /// Puts a dead letter back on its queue and clears its crashes; whether there was one.
     async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool>;
 
     /// Deletes a dead letter; whether there was one.
     async fn delete(&self, id: &Name) -> Result<bool>;
 
-    /// Puts the job of receipt `seq` on its queue: what was dropped, from the receipt; a dead
-    /// letter, from there. Refused for a job that is on its queue, in flight or completed since.
-    /// Marks the receipt in the same step.
+    /// Puts the job of receipt `seq` back on its queue: a dropped job from the receipt, a dead
+    /// letter from where it is. Refused for a job that is on its queue, in flight or completed
+    /// since. Marks the receipt in the same step.
     async fn restore(&self, seq: u64) -> Result<Restored>;
 }

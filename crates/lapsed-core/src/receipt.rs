@@ -22,7 +22,7 @@ use crate::sweep::{PassMode, PassReport};
 pub struct ReceiptId {
     /// The system it belongs to.
     pub system: SystemId,
-    /// Its place in that system's sequence; the cursor of the event feed.
+    /// Number of the receipt within its system; the cursor of the event feed.
     pub seq: u64,
 }
 
@@ -67,24 +67,24 @@ impl From<ReceiptId> for String {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Reason {
-    /// Its owner's beats stopped.
+    /// Its owner's heartbeats stopped.
     OwnerDead,
     /// Its owner left gracefully.
     OwnerRetired,
-    /// Nobody was connected to it for longer than its grace period.
+    /// A session had no reference for longer than its grace period.
     Orphaned,
-    /// It was made, and nobody connected to it within its grace period.
+    /// A session was created, and nobody connected to it within its grace period.
     NeverConnected,
     /// A lease that its holder did not renew in time.
     LeaseExpired,
-    /// A decision that need not be kept any longer.
+    /// A decision whose time to be kept is over.
     DecisionExpired,
-    /// A provider that fell silent.
+    /// A provider whose heartbeats stopped.
     HeartbeatStale,
 }
 
 impl Reason {
-    /// Every reason there is.
+    /// Every reason, in the order of the documentation.
     pub const ALL: &[Reason] = &[
         Reason::OwnerDead,
         Reason::OwnerRetired,
@@ -115,13 +115,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// On what grounds: which clock said so, and how late it was by that clock.
+/// The facts on which a reclaim was decided: the clock, and how late it was by that clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Evidence {
-    /// Whose clock judged: always the store's own.
+    /// Name of the clock; always the store's own.
     pub clock: String,
-    /// When the owner's time ran out, in that clock's milliseconds.
+    /// When the owner's heartbeat ran out, in milliseconds of that clock.
     pub deadline_ms: u64,
     /// When it was judged, on the same clock.
     pub judged_ms: u64,
@@ -133,14 +133,14 @@ pub struct Evidence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Receipt {
-    /// Which receipt this is.
+    /// Kind and name of the system, and the number of the receipt.
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "registry-default-42"))]
     pub id: ReceiptId,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub key: Name,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub owner: Name,
-    /// From which of its lives.
+    /// The incarnation that held it.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub incarnation: Incarnation,
     pub reason: Reason,
@@ -148,14 +148,14 @@ pub struct Receipt {
     /// What was removed, as the system stored it; `restore` reads it.
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub removed: serde_json::Value,
-    /// Which sweeper did it.
+    /// The sweeper that reclaimed it.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub sweeper: Arc<str>,
-    /// Which of that sweeper's batches; settles what was in doubt.
+    /// Number of the sweeper's batch; settles a batch whose answer was lost.
     pub batch: u64,
-    /// When, on the store's clock.
+    /// When it was reclaimed, in milliseconds of the store's clock.
     pub at_ms: u64,
-    /// When it was put back, if it was.
+    /// When it was restored, if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored_ms: Option<u64>,
 }
@@ -178,28 +178,30 @@ impl Default for Retention {
 /// Which receipts to read. Always bounded by `limit`.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiptQuery {
-    /// Only those after this number, oldest first. Without it: the newest, newest first.
+    /// Return only receipts after this number, oldest first. Without it: the newest receipts,
+    /// newest first.
     pub after: Option<u64>,
-    /// Without `after`: only those before this number.
+    /// Without `after`: return only receipts before this number.
     pub before: Option<u64>,
     /// Largest number of results.
     pub limit: usize,
 }
 
-/// Who is told: metrics, events, log. Called after the store has answered, never before.
+/// Receives what happens, for metrics, events and logs. Called after the store has answered, never
+/// before.
 pub trait Observer: Send + Sync {
     fn reclaimed(&self, _receipt: &Receipt) {}
-    /// An operation met something that was over and cleared it, so many milliseconds late. Its receipt
-    /// was written in the same step, and may be numbered later.
+    /// An operation cleared something that had expired `late_ms` milliseconds before. Its receipt
+    /// was written in the same step, and may get its number later.
     fn cleared(&self, _system: &SystemId, _reason: Reason, _late_ms: u64) {}
-    /// One batch of a pass was answered for: so many suspects, in so long.
+    /// One batch of a pass was answered, with its number of suspects and its duration.
     fn batched(&self, _system: &SystemId, _suspects: usize, _took: Duration) {}
     fn passed(&self, _report: &PassReport) {}
-    /// Somebody declared dead came back and was told so.
+    /// An owner that was declared dead made a call and was refused.
     fn zombie_rejected(&self, _system: &SystemId) {}
-    /// A store call failed or had no answer.
+    /// A store call failed or was not answered.
     fn store_error(&self, _system: &SystemId, _error: &Error) {}
-    /// One page of an index was compared with its truth, and healed unless it was a dry run.
+    /// One page of an index was compared with the data, and corrected unless it was a dry run.
     fn healed(&self, _system: &SystemId, _page: &Reconciled, _act: PassMode) {}
     fn reconciled(&self, _report: &ReconcileReport, _ended: ReconcileEnd<'_>) {}
 }

@@ -10,12 +10,12 @@ use crate::owners::suspects::{Place, place};
 use crate::sessions::{Core, EmbeddedSessions};
 use crate::tables::SessionRow;
 
-/// The incarnation of a suspect that no life holds: a session.
+/// The incarnation of a suspect that is a session and not a reference.
 pub(super) const NOBODY: Incarnation = Incarnation(0);
 
 impl Core {
-    /// Orphans are those that have waited since before this. Until everybody had a whole grace since
-    /// the store was back, nobody is one: whoever disconnected after that is not due before it.
+    /// Sessions without references since before this time are orphans. Until a whole grace period
+    /// has passed since the store came back, there are none.
     pub(super) fn due_before(&self) -> u64 {
         let (now_ms, back_ms) = self.look();
         if self.spares_all(now_ms, back_ms) { 0 } else { self.out_of_grace(now_ms) }

@@ -67,8 +67,8 @@ pub async fn a_heartbeat_before_the_reclaim_wins(f: InflightFixture) {
     assert!(f.suspects().await.is_empty(), "and it is no suspect any more");
 }
 
-/// Nobody opens a page that prunes a list: whoever has not beaten is found by its deadline, also if
-/// it holds nothing.
+/// A dead worker is found by its deadline, also if it holds nothing; no list of processes has to be
+/// pruned.
 pub async fn trap_e3_a_dead_worker_is_found_without_a_list_of_processes(f: InflightFixture) {
     f.working("w", &["a"]).await;
     let idle = f.start("idle").await;

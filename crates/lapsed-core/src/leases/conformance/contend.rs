@@ -35,8 +35,8 @@ pub fn number(state: Option<&LeaseState>) -> u64 {
 }
 
 impl Contender {
-    /// Competes until all rounds are done; `tell` must keep each event before it returns. A call that
-    /// fails is left at that: whoever cannot know whether it holds something does nothing.
+    /// Competes until all rounds are done; `tell` must store each event before it returns. After a
+    /// failed call it does nothing, because it cannot know whether it holds the lease.
     pub async fn run(&self, leases: &dyn LeasesStore, tell: &mut (dyn FnMut(HistoryEvent) + Send)) {
         for round in 0..self.rounds {
             let key = &self.keys[round % self.keys.len()];

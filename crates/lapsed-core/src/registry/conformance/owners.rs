@@ -87,8 +87,8 @@ pub async fn trap_a3_a_new_incarnation_may_register_before_its_first_heartbeat(f
     assert_eq!(f.holder("k-2").await, Some(answer.incarnation));
 }
 
-/// It stalls past its TTL and comes back: its next beat says so and names what it held; it takes
-/// a new life and re-asserts, without taking what has moved on.
+/// An owner stalls beyond its TTL and comes back: its next heartbeat says so and lists what it
+/// held. It starts a new incarnation and registers again, without taking keys that have moved.
 pub async fn trap_a4_a_dead_owner_learns_what_it_lost_and_can_register_again(f: RegistryFixture) {
     let stalled = f.holding("i-1", &["a", "b", "c"]).await;
     let other = f.start("i-2").await;
