@@ -6,7 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
 
-pub use lapsed_core::conformance::once;
+pub use lapsed_core::conformance::{name, once};
+pub use lapsed_core::conformance_cases;
 
 pub mod beacon;
 pub mod healing;
@@ -28,6 +29,7 @@ use crate::{
     SessionRefusal, Source, Truth, Written,
 };
 use lapsed_core::clock::Clock;
+use lapsed_core::conformance::Advance;
 use lapsed_core::name::{Name, SystemId};
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::reconcile::IndexChange;
@@ -48,7 +50,7 @@ pub struct AvailabilityFixture {
     /// How long a provider may be silent: whole seconds, as short as the fixture can afford to wait for.
     pub stale: Duration,
     /// Lets the clocks of both run on by that much, and returns when they have.
-    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    pub advance: Advance,
     /// Makes the mirror lose everything, and returns when it has.
     pub lose: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
     /// What this side waits by.
@@ -235,10 +237,6 @@ impl AvailabilityBench {
     }
 }
 
-pub fn name(text: &str) -> Name {
-    Name::new(text).expect("a name")
-}
-
 /// The state after a write.
 pub fn state_of(written: &Option<Written<ProviderChange>>) -> ProviderState {
     written.as_ref().expect("it is known").answer.state.clone()
@@ -256,8 +254,8 @@ macro_rules! availability_conformance {
     ($make:ident) => {
         $crate::availability_conformance!($make, $crate::conformance::once);
     };
-    ($make:ident, $tell:path) => {
-        $crate::availability_conformance!(@cases $make, $tell, providers: [
+    ($make:ident, $run:path) => {
+        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], providers: [
             online_is_mirrored_with_a_heartbeat_and_offline_without,
             a_second_online_starts_an_epoch_without_a_flip,
             an_unknown_provider_is_refused_everywhere,
@@ -269,7 +267,7 @@ macro_rules! availability_conformance {
             after_concurrent_toggles_both_stores_agree,
             names_are_stored_unchanged,
         ]);
-        $crate::availability_conformance!(@cases $make, $tell, sessions: [
+        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], sessions: [
             a_session_is_accepted_extended_resumed_and_ended,
             extending_keeps_the_provider_occupied,
             rerouting_moves_one_session_between_providers,
@@ -278,7 +276,7 @@ macro_rules! availability_conformance {
             a_session_is_accepted_by_one_provider,
             trap_c8_concurrent_changes_end_with_the_truths_count,
         ]);
-        $crate::availability_conformance!(@cases $make, $tell, reading: [
+        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], reading: [
             available_is_online_active_fresh_and_below_capacity,
             silent_providers_are_unavailable_before_any_pass,
             pages_contain_each_provider_once,
@@ -288,13 +286,13 @@ macro_rules! availability_conformance {
             a_list_contains_names_and_session_counts,
             explain_gives_reasons,
         ]);
-        $crate::availability_conformance!(@cases $make, $tell, beacon: [
+        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], beacon: [
             all_daemons_share_one_snapshot,
             a_change_of_settings_drops_the_snapshot,
             a_flip_drops_the_snapshot,
             a_snapshot_of_a_dropped_turn_is_refused,
         ]);
-        $crate::availability_conformance!(@cases $make, $tell, sweeps: [
+        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], sweeps: [
             silent_providers_are_set_offline_once,
             trap_c5_a_heartbeat_before_the_decision_wins,
             a_heartbeat_while_pending_offline_is_judged_by_the_truth,
@@ -314,7 +312,7 @@ macro_rules! availability_conformance {
             a_pass_uses_current_settings,
             trap_x7_pending_offline_of_a_lost_epoch_is_dropped,
         ]);
-        $crate::availability_conformance!(@cases $make, $tell, healing: [
+        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], healing: [
             trap_c1_seeding_does_not_revive_silent_providers,
             nobody_is_set_offline_right_after_the_mirror_came_back,
             trap_c3_a_stale_counter_is_corrected,
@@ -326,19 +324,5 @@ macro_rules! availability_conformance {
             heartbeats_keep_their_age_on_the_way_to_the_truth,
             seeding_during_toggles_ends_in_the_truths_state,
         ]);
-    };
-    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
-        mod $room {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    $tell(async || {
-                        let bench = super::$make().await.settled().await;
-                        $crate::conformance::$room::$case(bench).await;
-                    })
-                    .await;
-                }
-            )*
-        }
     };
 }

@@ -19,12 +19,13 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::activity::Activity;
+use crate::conformance::Advance;
+pub use crate::conformance::name;
 use crate::inflight::rules::{OnDeath, RecoveryPolicy};
 use crate::inflight::{
     Claimed, Finish, Finished, Inflight, InflightParts, InflightStore, Job, JobCounts, JobPlace,
     JobTicket, NewJob, RecoveredJob,
 };
-use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::schedule::StopSignal;
@@ -50,7 +51,7 @@ pub struct InflightFixture {
     /// How long a heartbeat lasts; short if the fixture has to wait for it on the real clock.
     pub ttl: Duration,
     /// Advances the store's clock by that much, and returns when it has.
-    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    pub advance: Advance,
     /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -202,11 +203,6 @@ impl InflightFixture {
     }
 }
 
-/// Converts a literal to a name; panics if it is not valid.
-pub fn name(text: &str) -> Name {
-    Name::new(text).expect("a good name")
-}
-
 /// A job on queue `q` that carries its own id.
 pub fn job(id: &str) -> NewJob {
     NewJob::new(name(id), name("q"), &format!("payload of {id}"))
@@ -234,8 +230,8 @@ macro_rules! inflight_conformance {
     ($make:ident) => {
         $crate::inflight_conformance!($make, $crate::conformance::once);
     };
-    ($make:ident, $tell:path) => {
-        $crate::inflight_conformance!(@cases $make, $tell, jobs: [
+    ($make:ident, $run:path) => {
+        $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], jobs: [
             a_job_is_taken_once_and_completed,
             jobs_are_taken_in_queue_order,
             queues_do_not_share_jobs,
@@ -254,7 +250,7 @@ macro_rules! inflight_conformance {
             the_totals_balance,
             several_claims_end_at_once,
         ]);
-        $crate::inflight_conformance!(@cases $make, $tell, recovery: [
+        $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], recovery: [
             trap_e1_a_job_is_removed_and_put_back_in_one_step,
             live_workers_keep_their_jobs,
             a_heartbeat_before_the_reclaim_wins,
@@ -277,7 +273,7 @@ macro_rules! inflight_conformance {
             a_lost_answer_is_settled_by_batch,
             with_an_outbox_all_returned_jobs_go_to_it,
         ]);
-        $crate::inflight_conformance!(@cases $make, $tell, zombies: [
+        $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], zombies: [
             trap_e2_a_late_heartbeat_revives_nothing,
             trap_e9_a_late_completion_is_refused,
             trap_e9_an_earlier_claim_is_refused,
@@ -286,7 +282,7 @@ macro_rules! inflight_conformance {
             a_worker_cancels_jobs_of_a_lost_owner,
             a_worker_runs_until_it_is_stopped,
         ]);
-        $crate::inflight_conformance!(@cases $make, $tell, letters: [
+        $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], letters: [
             a_failed_job_is_a_dead_letter,
             dead_letters_are_paged_put_back_and_deleted,
             a_dead_letter_put_back_has_no_crashes,
@@ -295,19 +291,5 @@ macro_rules! inflight_conformance {
             restore_refuses_a_job_that_exists,
             explain_says_where_a_job_is,
         ]);
-    };
-    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
-        mod $room {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    $tell(async || {
-                        let fixture = super::$make().await.settled().await;
-                        $crate::inflight::conformance::$room::$case(fixture).await;
-                    })
-                    .await;
-                }
-            )*
-        }
     };
 }

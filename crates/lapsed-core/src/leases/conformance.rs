@@ -16,18 +16,16 @@ pub mod records;
 pub mod sweeps;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-
 use crate::activity::Activity;
+pub use crate::conformance::name;
+use crate::conformance::{Advance, unique};
 use crate::leases::rules::StagedState;
 use crate::leases::{
     AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
     LeaseState, LeaseTicket, LeaseToken, Leases, LeasesParts, LeasesStore, Loss, WithCleared,
 };
-use crate::name::Name;
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::schedule::StopSignal;
 use crate::store::Store;
@@ -50,7 +48,7 @@ pub struct LeasesFixture {
     pub coarse: Duration,
     /// Lets the store's clock run on by that much, so that the store itself knows, and returns when it
     /// has.
-    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    pub advance: Advance,
     /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -217,17 +215,6 @@ pub fn policy() -> Policy {
     Policy { timeout: Duration::from_secs(60), ..Policy::default() }
 }
 
-/// A name that is unique in this process.
-fn unique(who: &str) -> String {
-    static NAMES: AtomicU64 = AtomicU64::new(0);
-    format!("{who}#{}", NAMES.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Converts a literal to a name; panics if it is not valid.
-pub fn name(text: &str) -> Name {
-    Name::new(text).expect("a good name")
-}
-
 /// A key in the namespace `n`.
 pub fn key(text: &str) -> LeaseKey {
     LeaseKey::new("n", text).expect("a good key")
@@ -271,8 +258,8 @@ macro_rules! leases_conformance {
     ($make:ident) => {
         $crate::leases_conformance!($make, $crate::conformance::once);
     };
-    ($make:ident, $tell:path) => {
-        $crate::leases_conformance!(@cases $make, $tell, holding: [
+    ($make:ident, $run:path) => {
+        $crate::conformance_cases!($make, $run, [$crate::leases::conformance], holding: [
             a_held_lease_is_refused_with_its_holder,
             one_of_many_concurrent_acquires_wins,
             a_release_frees_the_key_and_keeps_the_token,
@@ -290,7 +277,7 @@ macro_rules! leases_conformance {
             a_hold_reports_that_it_was_lost,
             explain_gives_reasons,
         ]);
-        $crate::leases_conformance!(@cases $make, $tell, expiry: [
+        $crate::conformance_cases!($make, $run, [$crate::leases::conformance], expiry: [
             the_next_acquire_clears_an_expired_lease_first,
             a_renewal_after_expiry_is_refused,
             a_release_after_expiry_is_refused,
@@ -303,14 +290,14 @@ macro_rules! leases_conformance {
             trap_d9_an_expired_decision_that_exists_still_counts,
             a_release_applies_the_decision_to_staged_state,
         ]);
-        $crate::leases_conformance!(@cases $make, $tell, decisions: [
+        $crate::conformance_cases!($make, $run, [$crate::leases::conformance], decisions: [
             the_first_decision_stands,
             one_of_two_concurrent_decisions_wins,
             an_expired_decision_is_deleted_before_the_answer,
             an_expired_decision_may_be_made_again,
             the_sweep_deletes_expired_decisions_only,
         ]);
-        $crate::leases_conformance!(@cases $make, $tell, sweeps: [
+        $crate::conformance_cases!($make, $run, [$crate::leases::conformance], sweeps: [
             expired_leases_are_cleared_and_others_are_not,
             trap_d1_a_renewed_lease_is_swept_at_its_new_deadline,
             a_renewal_before_the_reclaim_wins,
@@ -326,7 +313,7 @@ macro_rules! leases_conformance {
             a_held_brake_spares_everything,
             trap_x5_a_stalled_leader_is_refused_by_the_store,
         ]);
-        $crate::leases_conformance!(@cases $make, $tell, records: [
+        $crate::conformance_cases!($make, $run, [$crate::leases::conformance], records: [
             receipts_contain_the_evidence,
             an_operation_writes_receipts_for_what_it_cleared,
             each_token_has_at_most_one_receipt,
@@ -335,19 +322,5 @@ macro_rules! leases_conformance {
             restoring_a_lease_is_refused_after_a_newer_grant,
             restoring_a_decision_makes_it_again,
         ]);
-    };
-    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
-        mod $room {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    $tell(async || {
-                        let fixture = super::$make().await.settled().await;
-                        $crate::leases::conformance::$room::$case(fixture).await;
-                    })
-                    .await;
-                }
-            )*
-        }
     };
 }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-
 use crate::activity::Activity;
 use crate::clock::{Clock, SystemClock};
+use crate::conformance::Advance;
+pub use crate::conformance::name;
 use crate::name::Name;
 use crate::owner::{Claim, Incarnation};
 use crate::receipt::{Receipt, ReceiptQuery};
@@ -35,7 +35,7 @@ pub struct RegistryFixture {
     /// How long a heartbeat lasts; short if the fixture has to wait for it on the real clock.
     pub ttl: Duration,
     /// Advances the store's clock by that much, and returns when it has.
-    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    pub advance: Advance,
     /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -142,11 +142,6 @@ impl RegistryFixture {
     }
 }
 
-/// Converts a literal to a name; panics if it is not valid.
-pub fn name(text: &str) -> Name {
-    Name::new(text).expect("a good name")
-}
-
 pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }
@@ -159,8 +154,8 @@ macro_rules! registry_conformance {
     ($make:ident) => {
         $crate::registry_conformance!($make, $crate::conformance::once);
     };
-    ($make:ident, $tell:path) => {
-        $crate::registry_conformance!(@cases $make, $tell, owners: [
+    ($make:ident, $run:path) => {
+        $crate::conformance_cases!($make, $run, [$crate::registry::conformance], owners: [
             heartbeats_keep_an_owner_alive,
             the_first_beat_of_a_new_name_starts_it,
             an_unknown_incarnation_is_lost,
@@ -172,7 +167,7 @@ macro_rules! registry_conformance {
             trap_a7_retiring_reclaims_with_receipts,
             trap_a7_what_a_crashed_retire_left_is_swept,
         ]);
-        $crate::registry_conformance!(@cases $make, $tell, reclaims: [
+        $crate::conformance_cases!($make, $run, [$crate::registry::conformance], reclaims: [
             entries_of_dead_owners_are_reclaimed_and_others_are_not,
             equal_to_now_counts_as_expired,
             a_heartbeat_before_the_reclaim_wins,
@@ -187,7 +182,7 @@ macro_rules! registry_conformance {
             the_brake_spares_only_undeclared_owners,
             an_overdue_owner_without_entries_is_declared_dead,
         ]);
-        $crate::registry_conformance!(@cases $make, $tell, records: [
+        $crate::conformance_cases!($make, $run, [$crate::registry::conformance], records: [
             a_moved_key_is_removed_from_its_first_owner,
             unregister_removes_only_the_callers_keys,
             registering_if_free_takes_no_held_key,
@@ -199,19 +194,5 @@ macro_rules! registry_conformance {
             settings_and_terms_are_kept,
             receipts_and_owners_beyond_retention_are_removed,
         ]);
-    };
-    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
-        mod $room {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    $tell(async || {
-                        let fixture = super::$make().await.settled().await;
-                        $crate::registry::conformance::$room::$case(fixture).await;
-                    })
-                    .await;
-                }
-            )*
-        }
     };
 }

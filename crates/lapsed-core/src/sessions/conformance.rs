@@ -13,12 +13,13 @@ pub mod reclaims;
 pub mod records;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 
 use crate::activity::Activity;
+pub use crate::conformance::name;
+use crate::conformance::{Advance, unique};
 use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::{Receipt, ReceiptQuery};
@@ -44,7 +45,7 @@ pub struct SessionsFixture {
     /// How long a session without references is kept; short for the same reason.
     pub grace: Duration,
     /// Advances the store's clock by that much, and returns when it has.
-    pub advance: Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>,
+    pub advance: Advance,
     /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -195,17 +196,6 @@ impl SessionsFixture {
     }
 }
 
-/// A name that is unique in this process.
-fn unique(who: &str) -> String {
-    static NAMES: AtomicU64 = AtomicU64::new(0);
-    format!("{who}#{}", NAMES.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Converts a literal to a name; panics if it is not valid.
-pub fn name(text: &str) -> Name {
-    Name::new(text).expect("a good name")
-}
-
 pub fn names(texts: &[&str]) -> Vec<Name> {
     texts.iter().map(|text| name(text)).collect()
 }
@@ -234,8 +224,8 @@ macro_rules! sessions_conformance {
     ($make:ident) => {
         $crate::sessions_conformance!($make, $crate::conformance::once);
     };
-    ($make:ident, $tell:path) => {
-        $crate::sessions_conformance!(@cases $make, $tell, lifecycle: [
+    ($make:ident, $run:path) => {
+        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], lifecycle: [
             a_session_goes_through_its_full_lifecycle,
             a_session_nobody_connects_to_is_not_disconnected,
             resuming_restarts_the_grace_period,
@@ -250,7 +240,7 @@ macro_rules! sessions_conformance {
             references_of_an_incarnation_are_paged,
             explain_gives_reasons,
         ]);
-        $crate::sessions_conformance!(@cases $make, $tell, owners: [
+        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], owners: [
             trap_b5_references_end_with_their_incarnation,
             trap_b5_a_restarted_owner_neither_keeps_nor_hides_old_references,
             the_first_connect_of_a_new_name_starts_it,
@@ -265,7 +255,7 @@ macro_rules! sessions_conformance {
             an_overdue_owner_without_references_is_declared_dead,
             the_threshold_is_the_longer_of_ttl_and_grace,
         ]);
-        $crate::sessions_conformance!(@cases $make, $tell, reclaims: [
+        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], reclaims: [
             orphans_are_deleted_and_active_sessions_are_not,
             a_session_that_was_never_connected_is_deleted_after_one_grace,
             trap_b2_a_reconnect_before_the_reclaim_wins,
@@ -281,26 +271,12 @@ macro_rules! sessions_conformance {
             the_same_suspect_twice_in_a_batch_counts_once,
             trap_x5_a_stalled_leader_is_refused_by_the_store,
         ]);
-        $crate::sessions_conformance!(@cases $make, $tell, records: [
+        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], records: [
             receipts_contain_the_evidence,
             a_lost_answer_is_settled_by_batch,
             restore_works_once_and_only_if_the_key_is_free,
             restoring_a_session_keeps_a_newer_sessions_pointer,
             receipts_and_owners_beyond_retention_are_removed,
         ]);
-    };
-    (@cases $make:ident, $tell:path, $room:ident: [$($case:ident,)*]) => {
-        mod $room {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    $tell(async || {
-                        let fixture = super::$make().await.settled().await;
-                        $crate::sessions::conformance::$room::$case(fixture).await;
-                    })
-                    .await;
-                }
-            )*
-        }
     };
 }
