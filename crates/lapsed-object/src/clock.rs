@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_ages() {
+    fn clock_bounds_widen_with_age() {
         let (clock, store) = made();
         store.learn(0, 7_000);
         clock.advance(Duration::from_secs(10_000));

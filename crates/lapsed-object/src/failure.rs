@@ -138,7 +138,7 @@ mod tests {
     use super::{Failure, code};
 
     #[test]
-    fn whoever_gave_no_credentials_is_told_so() {
+    fn missing_credentials_are_reported() {
         let what = "Error performing PUT http://169.254.169.254/latest/api/token: 403 Forbidden";
         let error = object_store::Error::Generic { store: "S3", source: what.into() };
         let failure = Failure::of(&error, "b");

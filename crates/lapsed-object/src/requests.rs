@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn request_kinds_are_derived_from_method_and_query() {
         let kind = |method: Method, uri: &str| RequestKind::of(&method, &uri.parse().unwrap());
         assert_eq!(kind(Method::GET, "http://h/b?list-type=2&prefix=x"), RequestKind::List);
         assert_eq!(kind(Method::GET, "http://h/b?restype=container&comp=list"), RequestKind::List);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_cluster_a_queue_lies_beside_what_is_in_flight() {
+    fn on_a_cluster_queues_must_share_the_slot_of_the_in_flight_set() {
         assert!(queues(QueueFormat::List, "{jobs}:{queue}", "{jobs}:inflight").is_ok());
         let apart = queues(QueueFormat::List, "jobs:{queue}", "lapsed:inflight").unwrap_err();
         assert!(apart.to_string().contains("one slot"), "{apart}");

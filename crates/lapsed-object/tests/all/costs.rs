@@ -100,7 +100,7 @@ async fn a_transparent_clear_adds_no_request_to_a_write_and_one_to_a_look() {
 
 /// A refusal is read, once; and so is every further attempt.
 #[tokio::test]
-async fn whoever_is_held_off_costs_one_read() {
+async fn an_acquire_of_a_held_lease_costs_one_read() {
     let home = prefix();
     let holder = site(ObjectEngine::Seaweed, &home, wide());
     let k = key("k");

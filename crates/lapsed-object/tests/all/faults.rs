@@ -84,7 +84,7 @@ async fn a_decision_whose_answer_was_lost_is_still_the_first() {
 
 /// A store that is busy for a moment is asked again, more slowly; one that stays busy says so.
 #[tokio::test]
-async fn throttling_is_waited_for_and_then_told() {
+async fn throttling_is_retried_and_then_reported() {
     for engine in BOTH {
         let site = Site::proxied(engine);
         site.faulty().add(Rule { times: 2, ..Rule::next("PUT", "/meta/", Fault::Answer(503)) });

@@ -82,7 +82,7 @@ async fn wrong_credentials_are_named() {
 }
 
 #[tokio::test]
-async fn nobody_at_home_is_told() {
+async fn an_unreachable_store_is_reported() {
     for engine in [ObjectEngine::Seaweed, ObjectEngine::Azurite] {
         let server = ObjectServer::shared(engine);
         // Port 1: nobody listens there.

@@ -79,7 +79,7 @@ async fn a_server_that_was_killed_or_restarted_is_found_again() {
 
 /// A call whose caller went away leaves neither a transaction nor a lock behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_nobody_waits_for_is_undone() {
+async fn a_cancelled_call_is_rolled_back() {
     let b = Bench::new().await;
     b.there(&["a"]).await;
     let holding =
@@ -96,7 +96,7 @@ async fn a_call_that_nobody_waits_for_is_undone() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named_with_what_to_do() {
+async fn missing_columns_are_named_with_what_to_do() {
     let server = PostgresServer::shared().unwrap();
     let database = server.database().unwrap();
     let postgres = Postgres::new(&address(&server.url(&database))).unwrap();
@@ -114,7 +114,7 @@ async fn what_is_missing_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_what_to_grant() {
+async fn a_missing_permission_is_reported_with_what_to_grant() {
     let b = Bench::new().await;
     b.there(&["a"]).await;
     let user = format!("reader_{}", b.database);
@@ -130,7 +130,7 @@ async fn who_may_not_is_told_what_to_grant() {
 }
 
 #[tokio::test]
-async fn nobody_there_and_no_such_database_are_told() {
+async fn an_unreachable_server_and_a_missing_database_are_reported() {
     let nobody =
         Postgres::new(&PostgresAddress::new("postgres://me:secret@127.0.0.1:1/app")).unwrap();
     let what = is_unavailable(nobody.info().await);

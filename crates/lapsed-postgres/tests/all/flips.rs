@@ -137,7 +137,7 @@ async fn trap_x5_a_leader_whose_term_is_over_flips_nobody() {
 }
 
 #[tokio::test]
-async fn what_was_set_offline_is_put_back_unless_toggled_since() {
+async fn a_flip_is_restored_unless_the_provider_was_toggled_since() {
     let b = Bench::new().await;
     let states = b.there(&["a", "b", "c"]).await;
     b.age("1000 s");

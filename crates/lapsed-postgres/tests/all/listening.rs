@@ -32,7 +32,7 @@ async fn heard(b: &Bench, listener: &mut ChangeListener) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_change_that_matters_is_told_and_no_other() {
+async fn every_relevant_change_is_notified_and_no_other() {
     let b = bench().await;
     b.there(&["a", "b"]).await;
     let mut listener = b.postgres.listen();
@@ -96,7 +96,7 @@ async fn a_listener_that_was_cut_off_says_so() {
 
 /// More than is taken in time is told as a gap, and takes no memory without end.
 #[tokio::test]
-async fn whoever_listens_too_slowly_is_told_of_a_gap() {
+async fn a_slow_receiver_gets_a_gap() {
     let b = bench().await;
     let mut listener = b.postgres.listen_within(1);
     assert_eq!(next(&mut listener).await, ChangeEvent::Gap);

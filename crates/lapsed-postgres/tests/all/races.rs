@@ -55,7 +55,7 @@ async fn trap_c8_the_highest_version_has_the_right_count() {
 
 /// Only so many are accepted as there is room for, by whomever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_has_more_sessions_than_fit() {
+async fn no_provider_gets_more_sessions_than_its_maximum() {
     let b = Arc::new(Bench::new().await);
     b.there(&["a"]).await;
     let accept = |n: u32| {
@@ -119,7 +119,7 @@ async fn trap_c6_many_sweepers_flip_once() {
 
 /// Beats, toggles, flips and the application's own writes, all at once: nobody waits in a circle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_each_other_in_a_circle() {
+async fn concurrent_changes_do_not_deadlock() {
     let b = Arc::new(Bench::new().await);
     let ids: Vec<String> = (0..12).map(|n| format!("p{n:02}")).collect();
     b.there(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;

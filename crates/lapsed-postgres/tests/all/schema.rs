@@ -24,7 +24,7 @@ async fn it_is_applied_once_and_found_there_the_next_time() {
 
 /// What is printed does the same, as often as one likes, in any psql.
 #[tokio::test]
-async fn what_is_printed_can_be_run_again_and_again() {
+async fn the_printed_schema_can_be_run_repeatedly() {
     let server = PostgresServer::shared().unwrap();
     for id_type in [IdType::Uuid, IdType::Text, IdType::Bigint] {
         let database = server.database().unwrap();
@@ -49,7 +49,7 @@ async fn what_is_printed_can_be_run_again_and_again() {
 
 /// An index on a table that is in use is the application's business: it is named, not made.
 #[tokio::test]
-async fn a_missing_index_of_the_applications_is_told_and_not_made() {
+async fn a_missing_index_of_the_application_is_advised_and_not_created() {
     let server = PostgresServer::shared().unwrap();
     let database = server.database().unwrap();
     let theirs = "CREATE TABLE chat_sessions (id text PRIMARY KEY, mitra_id text, status text)";

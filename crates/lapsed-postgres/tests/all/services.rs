@@ -40,7 +40,7 @@ async fn the_operators_word_is_kept_and_asked_for_in_one_statement() {
 }
 
 #[tokio::test]
-async fn it_says_who_it_is() {
+async fn info_names_the_engine_and_its_version() {
     let b = Bench::new().await;
     let info = b.postgres.info().await.unwrap();
     assert!(info.engine.starts_with("postgres 1"), "{info:?}");

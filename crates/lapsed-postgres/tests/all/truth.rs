@@ -266,7 +266,7 @@ async fn sessions_go_their_way_and_capacity_follows() {
 }
 
 #[tokio::test]
-async fn a_session_goes_to_nobody_who_may_not_work_or_is_not_there() {
+async fn a_session_is_refused_for_a_deactivated_or_unknown_provider() {
     let b = Bench::new().await;
     b.there(&["a", "barred"]).await;
     b.truth.set_active(&name("barred"), false).await.unwrap();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_not_read() {
+    fn texts_that_are_not_times_are_refused() {
         let mut times = Times::default();
         for text in [
             "",

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_comes_twice_in_one_part() {
+    fn no_name_occurs_twice_in_one_part() {
         let names = |text: &str| -> Vec<Name> {
             text.chars().map(|c| Name::new(&c.to_string()).unwrap()).collect()
         };

@@ -80,13 +80,13 @@ on_both_engines! {
     trap_a2_two_sweepers_count_what_they_did,
     trap_a6_a_pass_reads_in_pages_and_asks_once_an_owner,
     a_dry_run_lists_what_a_pass_evicts_and_changes_nothing,
-    restore_puts_back_once_if_the_place_is_free_and_the_owner_lives,
-    what_was_in_doubt_is_settled_by_its_receipts,
+    restore_succeeds_once_if_the_entry_is_free_and_the_owner_is_alive,
+    a_batch_in_doubt_is_settled_by_its_receipts,
     the_operator_s_brake_holds_everything,
     a_mass_death_is_held_and_opens_in_steps_the_most_overdue_first,
     deaths_one_after_another_are_a_mass_death_too,
-    what_is_no_text_is_left_alone,
-    a_registry_of_the_wrong_type_is_told_and_left_alone,
+    entries_that_are_not_text_are_left_alone,
+    a_registry_key_of_the_wrong_type_is_reported_and_left_alone,
     p7_after_a_restart_everybody_has_a_whole_threshold_to_beat_again,
     p7_after_flushall_everybody_has_a_whole_threshold_to_beat_again,
     writing_through_lapsed_is_refused_with_the_way_out,
@@ -232,7 +232,7 @@ async fn a_dry_run_lists_what_a_pass_evicts_and_changes_nothing(engine: Engine) 
     assert_eq!(would, did);
 }
 
-async fn restore_puts_back_once_if_the_place_is_free_and_the_owner_lives(engine: Engine) {
+async fn restore_succeeds_once_if_the_entry_is_free_and_the_owner_is_alive(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-1", &keys("k", 3)).await;
     let mut sum = Sum::default();
@@ -261,7 +261,7 @@ async fn restore_puts_back_once_if_the_place_is_free_and_the_owner_lives(engine:
     assert_eq!(pass(&sweeper).await.reclaimed, 0, "what was put back stays");
 }
 
-async fn what_was_in_doubt_is_settled_by_its_receipts(engine: Engine) {
+async fn a_batch_in_doubt_is_settled_by_its_receipts(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-1", &keys("k", 4)).await;
     world.sweep.survey().await.unwrap();
@@ -361,7 +361,7 @@ async fn deaths_one_after_another_are_a_mass_death_too(engine: Engine) {
     assert!(held && gone <= 12, "{gone} of 20 owners were evicted within {ttl:?}");
 }
 
-async fn what_is_no_text_is_left_alone(engine: Engine) {
+async fn entries_that_are_not_text_are_left_alone(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-1", &keys("k", 2)).await;
     for (key, owner) in [(&b"\xff\xfe"[..], &b"i-1"[..]), (b"x", b"\xff"), (b"new\nline", b"i-1")] {
@@ -375,7 +375,7 @@ async fn what_is_no_text_is_left_alone(engine: Engine) {
     assert_eq!((sum.reclaimed, world.app.registry().len()), (2, 3));
 }
 
-async fn a_registry_of_the_wrong_type_is_told_and_left_alone(engine: Engine) {
+async fn a_registry_key_of_the_wrong_type_is_reported_and_left_alone(engine: Engine) {
     let world = World::new(engine).await;
     world.app.call(&["SET", "connections:registry", "mine"]);
     let sweeper = world.sweeper();

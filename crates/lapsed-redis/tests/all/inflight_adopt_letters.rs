@@ -18,12 +18,12 @@ use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, RedisAddress, Temp
 use lapsed_testbed::{Cluster, Engine, RedisServer};
 
 crate::inflight_app::on_both! {
-    what_was_dropped_is_restored_from_its_receipt,
+    a_dropped_job_is_restored_from_its_receipt,
     a_dead_letter_is_restored_by_its_receipt,
     a_letter_whose_queue_does_not_take_it_stays,
     a_letter_is_not_overwritten_by_another_job,
     lists_and_streams_take_jobs_too,
-    what_is_the_applications_to_do_is_refused_in_words,
+    operations_of_the_application_are_refused_with_the_reason,
     jobs_explain_themselves,
     crashes_are_forgotten_after_their_window,
 }
@@ -48,7 +48,7 @@ fn why(restored: Restored) -> String {
     }
 }
 
-async fn what_was_dropped_is_restored_from_its_receipt(beside: Beside) {
+async fn a_dropped_job_is_restored_from_its_receipt(beside: Beside) {
     let app = &beside.app;
     let beside = beside.with(on_death(OnDeath::Drop));
     let odd: &[u8] = b"{\"class\":\"A\",\"args\":[\"\xff\",1.0,[]],\"queue\":\"slow\"}";
@@ -163,7 +163,7 @@ async fn lists_and_streams_take_jobs_too(beside: Beside) {
     assert_eq!(stream.inflight.queues(None, 10).await.unwrap(), [(name("mail"), 2)]);
 }
 
-async fn what_is_the_applications_to_do_is_refused_in_words(beside: Beside) {
+async fn operations_of_the_application_are_refused_with_the_reason(beside: Beside) {
     fn refused<T>(result: Result<T>) {
         match result.err().unwrap() {
             error @ Error::Unsupported { .. } => {

@@ -11,7 +11,7 @@ use crate::jobs::{World, layout};
 use crate::story::{name, on_both_engines, reclaim, suspects};
 
 on_both_engines! {
-    what_is_done_by_fcall_is_lapsed_s,
+    jobs_changed_by_fcall_are_seen_by_lapsed,
     without_an_incarnation_the_newest_life_holds_it,
     what_makes_no_sense_is_refused,
     the_application_s_queues_are_left_to_it,
@@ -30,7 +30,7 @@ fn refused(caller: &mut Caller, what: &str, args: &[&str]) -> String {
 }
 
 /// Every operation, one after the other.
-async fn what_is_done_by_fcall_is_lapsed_s(engine: Engine) {
+async fn jobs_changed_by_fcall_are_seen_by_lapsed(engine: Engine) {
     let world = World::new(ServerOptions::new(engine), layout(QueueFormat::Own));
     let caller = &mut Caller::on(&world.server).await;
     let life = first(&must(caller, "start", &["w", "1500"]));

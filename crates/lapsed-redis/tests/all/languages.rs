@@ -32,7 +32,7 @@ lapsed_testbed::steady_async_tests! {
     sessions,
     inflight,
     a_worker_in_any_language_dies_and_comes_back,
-    a_zombie_is_told_in_every_language,
+    an_ended_owner_gets_the_lost_error_in_every_language,
     the_document_names_every_function,
 }
 
@@ -230,7 +230,7 @@ async fn a_worker_in_any_language_dies_and_comes_back() {
 }
 
 /// The code of an error is what each client shows first.
-async fn a_zombie_is_told_in_every_language() {
+async fn an_ended_owner_gets_the_lost_error_in_every_language() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let mut caller = Caller::on(&server).await;
     let keys = ["connections:registry"];

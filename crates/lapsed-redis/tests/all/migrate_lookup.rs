@@ -16,10 +16,10 @@ use crate::caller::Caller;
 use crate::story::{App, connect, eventually, id, keys, layout, name, names, on_both_engines};
 
 on_both_engines! {
-    who_beats_by_itself_is_found_between_two_passes,
+    an_owner_that_beats_without_lapsed_is_found_between_two_passes,
 }
 
-async fn who_beats_by_itself_is_found_between_two_passes(engine: Engine) {
+async fn an_owner_that_beats_without_lapsed_is_found_between_two_passes(engine: Engine) {
     let server = RedisServer::start(engine).unwrap();
     let (app, redis) = (App::on(&server), connect(&server.url()));
     let registry = redis.registry(id(), layout(Duration::from_millis(300))).unwrap();

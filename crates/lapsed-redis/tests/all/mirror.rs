@@ -12,21 +12,21 @@ use crate::mirror_world::{NEVER_MS, STALE_MS, World, batch, names_of, online, se
 use crate::story::{eventually, name, names, on_both_engines};
 
 on_both_engines! {
-    what_is_told_lies_under_the_seed_s_names,
+    states_are_stored_under_the_original_key_names,
     an_older_state_changes_nothing,
     trap_c3_a_counter_that_fell_to_zero_is_gone,
     trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_the_truths,
     trap_c7_the_deactivated_are_neither_counted_nor_available,
     trap_c10_a_beat_of_somebody_offline_leaves_nothing_behind,
     trap_c11_beats_are_dated_by_the_server,
-    whoever_fell_silent_stays_away_until_a_newer_toggle,
+    a_silent_provider_stays_offline_until_a_newer_toggle,
     a_decision_in_another_epoch_is_refused,
     a_sweeper_whose_term_is_over_decides_nothing,
     a_missing_heartbeat_is_not_a_death,
     what_the_application_writes_is_believed_or_left_alone,
 }
 
-async fn what_is_told_lies_under_the_seed_s_names(engine: Engine) {
+async fn states_are_stored_under_the_original_key_names(engine: Engine) {
     let world = World::on(engine);
     assert_eq!(world.beat("a").await, None, "not seeded: it does not know");
     assert_eq!(world.available().await, None);
@@ -159,7 +159,7 @@ async fn trap_c11_beats_are_dated_by_the_server(engine: Engine) {
     assert_eq!(world.look("m0").await.beat, SeenBeat::At(newest_ms));
 }
 
-async fn whoever_fell_silent_stays_away_until_a_newer_toggle(engine: Engine) {
+async fn a_silent_provider_stays_offline_until_a_newer_toggle(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(3).await;
     world.settled().await;

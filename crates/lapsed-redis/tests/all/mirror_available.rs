@@ -13,7 +13,7 @@ use crate::story::{connect, on_both_engines};
 
 on_both_engines! {
     reads_and_the_script_find_the_same,
-    whoever_comes_or_goes_between_two_looks_is_seen,
+    providers_that_come_or_go_between_two_reads_are_seen,
     a_mirror_that_lost_its_data_says_nothing,
     without_transactions_the_script_looks,
 }
@@ -75,7 +75,7 @@ async fn reads_and_the_script_find_the_same(engine: Engine) {
     assert!(calls(&world, "evalsha") >= 5, "the other by the script");
 }
 
-async fn whoever_comes_or_goes_between_two_looks_is_seen(engine: Engine) {
+async fn providers_that_come_or_go_between_two_reads_are_seen(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(3).await;
     let found = async || world.available().await.unwrap();

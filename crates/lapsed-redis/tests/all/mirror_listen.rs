@@ -13,8 +13,8 @@ use crate::story::{LIMIT, eventually, name, on_both_engines};
 on_both_engines! {
     a_changed_setting_reaches_everybody,
     after_a_reconnection_something_may_have_been_missed,
-    instant_somebody_who_falls_silent_is_told,
-    whoever_does_not_listen_is_told_that_they_missed_something,
+    instant_a_provider_that_falls_silent_is_reported,
+    a_receiver_that_falls_behind_is_told_that_events_were_missed,
 }
 
 async fn next(events: &mut Receiver<MirrorEvent>) -> MirrorEvent {
@@ -58,7 +58,7 @@ async fn after_a_reconnection_something_may_have_been_missed(engine: Engine) {
     assert_eq!(next(&mut events).await, MirrorEvent::Invalidated("again".to_owned()));
 }
 
-async fn instant_somebody_who_falls_silent_is_told(engine: Engine) {
+async fn instant_a_provider_that_falls_silent_is_reported(engine: Engine) {
     let options = ServerOptions::new(engine).extra("notify-keyspace-events", "Ex");
     let layout = MirrorLayout { instant: true, ..MirrorLayout::default() };
     let world = World::with(options, layout);
@@ -77,7 +77,7 @@ async fn instant_somebody_who_falls_silent_is_told(engine: Engine) {
     assert!(events.try_recv().is_err(), "and nobody else is told of");
 }
 
-async fn whoever_does_not_listen_is_told_that_they_missed_something(engine: Engine) {
+async fn a_receiver_that_falls_behind_is_told_that_events_were_missed(engine: Engine) {
     let world = World::on(engine);
     let mut events = world.mirror.listen();
     assert_eq!(next(&mut events).await, MirrorEvent::MaybeMissed);

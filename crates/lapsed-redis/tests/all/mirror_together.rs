@@ -10,12 +10,12 @@ use crate::mirror_world::{World, online, settings};
 use crate::story::on_both_engines;
 
 on_both_engines! {
-    many_who_look_for_the_same_take_few_calls,
+    concurrent_queries_for_the_same_providers_take_few_calls,
     what_differs_is_answered_apart,
     a_beat_counts_the_same_in_every_form,
 }
 
-async fn many_who_look_for_the_same_take_few_calls(engine: Engine) {
+async fn concurrent_queries_for_the_same_providers_take_few_calls(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(100).await;
     assert_eq!(world.available().await.unwrap().len(), 100);

@@ -20,11 +20,11 @@ on_both_chats! {
     the_originals_migration,
     a_dry_run_accounts_for_what_the_real_run_does,
     a_migration_that_was_stopped_goes_on_where_it_was,
-    a_migration_among_traffic_and_sweeps_loses_nobody,
+    a_migration_under_traffic_and_sweeps_loses_no_session,
     from_adopt_to_native_exactly_the_orphans_go,
-    whoever_reads_the_old_keys_goes_on_reading,
-    what_was_changed_by_hand_is_healed,
-    references_to_what_was_deleted_by_hand_are_let_go,
+    readers_of_the_old_keys_keep_working,
+    manual_changes_are_reconciled,
+    references_to_manually_deleted_sessions_are_released,
 }
 
 /// 0..300 disconnected long ago, 300..700 active without a count, 700..900 with one, 900..1000 with a
@@ -126,7 +126,7 @@ async fn a_migration_that_was_stopped_goes_on_where_it_was(chat: Chat) {
     assert!(chat.reconcile(PassMode::DryRun).await.agree);
 }
 
-async fn a_migration_among_traffic_and_sweeps_loses_nobody(chat: Chat) {
+async fn a_migration_under_traffic_and_sweeps_loses_no_session(chat: Chat) {
     populate(&chat.app);
     chat.settle().await;
     let over = Arc::new(AtomicBool::new(false));
@@ -198,7 +198,7 @@ async fn from_adopt_to_native_exactly_the_orphans_go(chat: Chat) {
 }
 
 /// The original's readers: ZRANGEBYSCORE in seconds, HGETALL, GET.
-async fn whoever_reads_the_old_keys_goes_on_reading(chat: Chat) {
+async fn readers_of_the_old_keys_keep_working(chat: Chat) {
     let (app, chat) = (chat.app.clone(), chat.native());
     let sessions = &chat.sessions;
     let id = name(&uuid(1));
@@ -248,7 +248,7 @@ async fn whoever_reads_the_old_keys_goes_on_reading(chat: Chat) {
 }
 
 /// Somebody changes counts and times by hand although everything is written through lapsed.
-async fn what_was_changed_by_hand_is_healed(chat: Chat) {
+async fn manual_changes_are_reconciled(chat: Chat) {
     let (app, chat) = (chat.app.clone(), chat.native());
     let sessions = &chat.sessions;
     let mut claims = Vec::new();
@@ -308,7 +308,7 @@ fn own_key(app: &App, what: &str) -> String {
 }
 
 /// The application deletes sessions that owners still refer to.
-async fn references_to_what_was_deleted_by_hand_are_let_go(chat: Chat) {
+async fn references_to_manually_deleted_sessions_are_released(chat: Chat) {
     let (app, chat) = (chat.app.clone(), chat.native());
     let sessions = &chat.sessions;
     let beat = sessions.start(&name("server"), 60_000).await.unwrap();

@@ -114,7 +114,7 @@ fn a_process_is_named_in_its_members_and_in_the_list() {
 }
 
 #[test]
-fn it_beats_by_itself_until_it_is_killed() {
+fn the_holder_beats_until_it_is_killed() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let prefix = "sidekiq:async_http:";
     enqueue(&server, JOBS);

@@ -11,8 +11,8 @@ use crate::story::{
 };
 
 on_both_engines! {
-    pages_cost_few_round_trips_whoever_left_them,
-    what_is_reclaimed_meanwhile_is_not_missed,
+    pages_cost_few_round_trips_for_one_or_many_dead_owners,
+    suspects_reclaimed_between_pages_are_not_missed,
 }
 
 const LIMIT: usize = 50;
@@ -23,7 +23,7 @@ async fn page_after(sweep: &dyn Sweep, after: Cursor) -> (Vec<Suspect>, bool) {
     (page.suspects, page.last)
 }
 
-async fn pages_cost_few_round_trips_whoever_left_them(engine: Engine) {
+async fn pages_cost_few_round_trips_for_one_or_many_dead_owners(engine: Engine) {
     let server = ServerOptions::new(engine).start().unwrap();
     let redis = connect(&server.url());
     let registry = redis.registry(id(), layout(TTL)).unwrap();
@@ -59,7 +59,7 @@ async fn pages_cost_few_round_trips_whoever_left_them(engine: Engine) {
 }
 
 /// Another sweeper takes what was read ahead: it is refused, and what is after it still comes.
-async fn what_is_reclaimed_meanwhile_is_not_missed(engine: Engine) {
+async fn suspects_reclaimed_between_pages_are_not_missed(engine: Engine) {
     let server = ServerOptions::new(engine).start().unwrap();
     let redis = connect(&server.url());
     let registry = redis.registry(id(), layout(TTL)).unwrap();
