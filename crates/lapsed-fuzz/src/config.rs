@@ -1,6 +1,7 @@
 //! A configuration file. Where it says to listen is left out: names would be looked up.
 
-use lapsed_server::config::{Config, Overrides};
+use lapsed_server::config::Overrides;
+use lapsed_server::node::Config;
 
 /// Reads it; an error says where.
 pub fn read(input: &[u8]) {

@@ -9,10 +9,12 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::schedule::{StopHandle, StopSignal};
-use lapsed_server::config::{Config, Overrides};
-use lapsed_server::http::{self, App, Outward, RequestGate};
+use lapsed_server::api::{self, RequestGate};
+use lapsed_server::config::Overrides;
+use lapsed_server::http::{App, Outward};
 use lapsed_server::metrics::Metrics;
-use lapsed_server::node::OpenSystems;
+use lapsed_server::node::{Config, OpenSystems};
+use lapsed_server::systems;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tower_service::Service;
@@ -60,12 +62,12 @@ fn open() -> FuzzServer {
     };
     let config = Config::parse("", &overrides, &|_| None).expect("the defaults are right");
     let clock = SystemClock::shared();
-    let metrics = Arc::new(Metrics::new(clock.clone()));
+    let metrics = Arc::new(Metrics::new(clock.clone(), systems::metrics(&clock)));
     let inside = runtime.enter();
     let node = OpenSystems::open(&config, clock, metrics.clone()).expect("a fresh store opens");
     let (stopper, stop) = StopSignal::channel();
     let (app, _idle) = App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
-    let front = http::service(app);
+    let front = api::service(app);
     drop(inside);
     FuzzServer { runtime, front, _dir: dir, _stopper: stopper }
 }
