@@ -288,7 +288,7 @@ pub struct JobCounts {
     pub queued: u64,
     /// Jobs held by a worker.
     pub in_flight: u64,
-    /// Dead letters.
+    /// Jobs that will not be retried automatically.
     pub dead: u64,
     /// Jobs that were dropped with a receipt, and dead letters that were deleted.
     pub dropped: u64,

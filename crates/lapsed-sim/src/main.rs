@@ -24,7 +24,7 @@ struct Arguments {
     /// The number of seeds to run.
     #[arg(long, value_name = "N", default_value_t = 500)]
     seeds: u64,
-    /// The first seed.
+    /// The seed of the first run.
     #[arg(long, value_name = "N", default_value_t = 0)]
     from: u64,
     /// Run this one seed only.

@@ -121,7 +121,6 @@ impl RunContext {
         SimRemote::new(connection, Duration::from_millis(THRESHOLD_MS), brake_model)
     }
 
-    /// A random key.
     pub fn key(&self) -> Name {
         let number = self.world.random.between(1, self.scenario.keys);
         Name::new(&format!("k{number}")).expect("it is a valid name")

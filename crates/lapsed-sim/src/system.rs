@@ -33,7 +33,7 @@ use crate::trace::Trace;
 pub use audit::ReceiptAudit;
 pub use sweep::SweeperLimits;
 
-pub struct OpenStore {
+pub struct SimStore {
     embedded: Embedded,
     registry: Arc<EmbeddedRegistry>,
 }
@@ -78,7 +78,7 @@ pub struct SimSystem {
     pub handles: BTreeMap<u64, Weak<Owner>>,
     parts: SimSystemOptions,
     system: SystemId,
-    store: Option<OpenStore>,
+    store: Option<SimStore>,
     doubt: Option<UncertainWrite>,
     broken: Option<(u64, Broken)>,
     /// Whether the store's wall clock was set while it was away: ages across it mean nothing.
@@ -193,7 +193,7 @@ impl SimSystem {
         }
     }
 
-    fn open_store(&self) -> Result<OpenStore> {
+    fn open_store(&self) -> Result<SimStore> {
         let disk = self.disk.clone();
         let options = Options {
             cache_bytes: 1 << 20,
@@ -203,7 +203,7 @@ impl SimSystem {
         let embedded = Embedded::with_backend(options, move || disk.handle())?;
         let threshold = Duration::from_millis(self.parts.threshold_ms);
         let registry = embedded.registry(self.system.clone(), threshold)?;
-        let store = OpenStore { embedded, registry };
+        let store = SimStore { embedded, registry };
         self.parts.planted.waive_grace(&store.embedded, &self.system);
         Ok(store)
     }
@@ -212,7 +212,7 @@ impl SimSystem {
     /// given the store's answer for what only the store can know: the numbers that it assigned.
     fn act<T, P>(
         &mut self,
-        real: impl FnOnce(&OpenStore) -> Result<T>,
+        real: impl FnOnce(&SimStore) -> Result<T>,
         predict: impl FnOnce(&mut Model, Option<&T>) -> P + Send + 'static,
         check: impl FnOnce(&mut SimSystem, &Result<T>, P) -> Checked,
     ) -> Result<T> {
@@ -255,7 +255,7 @@ impl SimSystem {
     }
 
     /// Carries out a call that changes nothing and needs no prediction.
-    fn read<T>(&mut self, real: impl FnOnce(&OpenStore) -> Result<T>) -> Result<T> {
+    fn read<T>(&mut self, real: impl FnOnce(&SimStore) -> Result<T>) -> Result<T> {
         self.act(real, |_, _| (), |_, _, ()| Ok(()))
     }
 
@@ -272,7 +272,7 @@ impl SimSystem {
 
     /// Finds out whether the write that was cut off has happened: the store must equal one of the
     /// two candidate models.
-    fn resolve(&mut self, store: &OpenStore, reopened: bool) -> Checked {
+    fn resolve(&mut self, store: &SimStore, reopened: bool) -> Checked {
         let Some(doubt) = self.doubt.take() else {
             let mut model = self.model.clone();
             model.back_at = if reopened { self.now() } else { model.back_at };

@@ -27,6 +27,8 @@ const NEW_KIND: &[(&str, &str)] = &[
 const OF_ONE_KIND: &[&str] = &[
     "lapsed-server/src/config/origin.rs",
     "lapsed-server/src/api/openapi/bounds.rs",
+    // Names the core's types for the OpenAPI document.
+    "lapsed-server/src/http/schemas.rs",
     "lapsed-cli/src/backend.rs",
     "lapsed-cli/src/backend/desk.rs",
     "lapsed-cli/src/backend/local.rs",
@@ -244,9 +246,6 @@ fn all_crates() -> Vec<(String, String)> {
 fn no_two_public_types_share_a_name() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, text) in all_crates() {
-        if path == "lapsed-server/src/http/schemas.rs" {
-            continue;
-        }
         for line in text.lines().map(str::trim_start) {
             let item = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
             let Some(rest) = item.iter().find_map(|item| line.strip_prefix(item)) else { continue };

@@ -8,13 +8,12 @@ use lapsed_core::receipt::Retention;
 use lapsed_core::sweep::brake::BrakePolicy;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::{Kind, SystemId};
-use lapsed_redis::SHARDS_MAX;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::document::{Document, TomlNode, join, lines_below, texts_below, unknown};
 use super::origin::{Setting, Settings};
-use super::store::StoreConfig;
+use super::store::{SHARDS_MAX, StoreConfig};
 use super::sweep::{PauseAfter, SweepSection};
 use super::units::{Every, Span};
 use super::{ConfigError, Env};

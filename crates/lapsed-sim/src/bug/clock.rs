@@ -19,7 +19,6 @@ pub struct CallerClock {
 const BASE: Duration = Duration::from_secs(3_600);
 
 impl CallerClock {
-    /// Wraps `clock`.
     pub fn new(clock: Arc<dyn Clock>, planted: Arc<PlantedBug>) -> Self {
         CallerClock { clock, planted }
     }

@@ -26,12 +26,12 @@ pub const TTL: Duration = Duration::from_secs(8);
 /// The log of all processes, kept outside of them.
 #[derive(Default)]
 pub struct LeaseLog {
-    inner: Mutex<LeaseRecord>,
+    inner: Mutex<LeaseRunRecord>,
 }
 
 /// The contents of the log.
 #[derive(Clone, Default)]
-pub struct LeaseRecord {
+pub struct LeaseRunRecord {
     pub events: Vec<HistoryEvent>,
     /// Releases, by key and token: whether the store confirmed it.
     pub releases: BTreeMap<(String, u64), bool>,
@@ -44,7 +44,7 @@ pub struct LeaseRecord {
 }
 
 impl LeaseLog {
-    pub fn lock(&self) -> MutexGuard<'_, LeaseRecord> {
+    pub fn lock(&self) -> MutexGuard<'_, LeaseRunRecord> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -9,7 +9,7 @@ use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
 
 use crate::executor::START_MS;
-use crate::leases::actors::{Actor, LeaseRecord, keys};
+use crate::leases::actors::{Actor, LeaseRunRecord, keys};
 use crate::promise::{Broken, Checked, Promise, holds};
 
 /// The number of sweeps after which nothing may be left.
@@ -41,14 +41,14 @@ pub async fn ended(actor: &Actor) -> Result<LeaseEnd, Broken> {
 }
 
 /// Checks the log and the final state against the promises.
-pub fn check(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
+pub fn check(record: &LeaseRunRecord, ended: &LeaseEnd) -> Checked {
     check_history(record, ended)?;
     check_decisions(record)?;
     check_all_cleared(ended)?;
     check_receipts(record, ended)
 }
 
-fn check_history(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
+fn check_history(record: &LeaseRunRecord, ended: &LeaseEnd) -> Checked {
     let number = |state: &Option<LeaseState>| match state {
         Some(LeaseState::Json(value)) => value.as_u64().unwrap_or(0),
         Some(LeaseState::Bytes(_)) | None => 0,
@@ -62,7 +62,7 @@ fn check_history(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
     }
 }
 
-fn check_decisions(record: &LeaseRecord) -> Checked {
+fn check_decisions(record: &LeaseRunRecord) -> Checked {
     for (txn, answers) in &record.decisions {
         let agreed = answers.windows(2).all(|two| two[0] == two[1]);
         holds(agreed, Promise::P4, || format!("{txn} was decided twice: {answers:?}"))?;
@@ -79,7 +79,7 @@ fn check_all_cleared(ended: &LeaseEnd) -> Checked {
 
 /// Of every token that was ever granted: one receipt if it ran out, none if it was released; and none
 /// from before its holder had ceased to believe in it.
-fn check_receipts(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
+fn check_receipts(record: &LeaseRunRecord, ended: &LeaseEnd) -> Checked {
     let mut receipts: BTreeMap<(String, u64), &Receipt> = BTreeMap::new();
     for receipt in ended.receipts.iter().filter(|r| r.reason == Reason::LeaseExpired) {
         let what = (receipt.key.to_string(), receipt.incarnation.0);
@@ -107,14 +107,14 @@ fn check_receipts(record: &LeaseRecord, ended: &LeaseEnd) -> Checked {
 }
 
 /// Nobody counted what somebody else had counted.
-fn check_counted(record: &LeaseRecord) -> Checked {
+fn check_counted(record: &LeaseRunRecord) -> Checked {
     let mut counted = record.counted.clone();
     counted.sort();
     let twice = counted.windows(2).find(|two| two[0] == two[1] && two[0].1 > 0);
     holds(twice.is_none(), Promise::P3, || format!("counted twice: {twice:?}"))
 }
 
-fn check_belief(record: &LeaseRecord, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
+fn check_belief(record: &LeaseRunRecord, receipts: &BTreeMap<(String, u64), &Receipt>) -> Checked {
     let mut until: BTreeMap<(String, u64), u64> = BTreeMap::new();
     for event in &record.events {
         if let What::Granted { until_ns, .. } | What::Renewed { until_ns } = event.what {

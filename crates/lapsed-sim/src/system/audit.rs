@@ -11,7 +11,7 @@ use lapsed_core::sweep::{Census, Sweep};
 
 use crate::model::{Model, ModelIncarnation};
 use crate::promise::{Broken, Checked, Promise, holds};
-use crate::system::{OpenStore, SimSystem, at_once};
+use crate::system::{SimStore, SimSystem, at_once};
 
 /// Whether an audit also compares all receipts, which takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ fn unread(what: lapsed_core::Error) -> Broken {
     Broken::new(Promise::P4, format!("the store cannot be read: {what}"))
 }
 
-fn owners(store: &OpenStore) -> Result<BTreeMap<u64, OwnerInfo>, Broken> {
+fn owners(store: &SimStore) -> Result<BTreeMap<u64, OwnerInfo>, Broken> {
     let all = at_once(store.registry.owners(None, usize::MAX)).map_err(unread)?;
     Ok(all.into_iter().map(|info| (info.incarnation.0, info)).collect())
 }
@@ -45,7 +45,7 @@ impl SimSystem {
     /// which were undone.
     pub(super) fn adopt(
         &self,
-        store: &OpenStore,
+        store: &SimStore,
         model: &mut Model,
         at: u64,
         reopened: bool,
@@ -78,12 +78,12 @@ impl SimSystem {
         Ok(())
     }
 
-    pub(super) fn compare(&self, store: &OpenStore, model: &Model) -> Checked {
+    pub(super) fn compare(&self, store: &SimStore, model: &Model) -> Checked {
         self.compare_state(store, model)?;
         self.compare_receipts(store, model)
     }
 
-    pub(super) fn compare_state(&self, store: &OpenStore, model: &Model) -> Checked {
+    pub(super) fn compare_state(&self, store: &SimStore, model: &Model) -> Checked {
         self.compare_owners(store, model)?;
         self.compare_entries(store, model)?;
         self.compare_indexes(store, model)?;
@@ -91,7 +91,7 @@ impl SimSystem {
         self.compare_census(&census, model)
     }
 
-    fn compare_owners(&self, store: &OpenStore, model: &Model) -> Checked {
+    fn compare_owners(&self, store: &SimStore, model: &Model) -> Checked {
         let real = owners(store)?;
         let census = at_once(store.registry.census()).map_err(unread)?;
         let (here, there): (Vec<_>, Vec<_>) =
@@ -133,7 +133,7 @@ impl SimSystem {
         self.parts.planted.shifts_deadlines()
     }
 
-    fn compare_entries(&self, store: &OpenStore, model: &Model) -> Checked {
+    fn compare_entries(&self, store: &SimStore, model: &Model) -> Checked {
         let keys: Vec<Name> = model.entries.keys().cloned().collect();
         let found = at_once(store.registry.find(&keys)).map_err(unread)?;
         for (key, found) in keys.iter().zip(found) {
@@ -146,7 +146,7 @@ impl SimSystem {
         Ok(())
     }
 
-    fn compare_indexes(&self, store: &OpenStore, model: &Model) -> Checked {
+    fn compare_indexes(&self, store: &SimStore, model: &Model) -> Checked {
         let real = owners(store)?;
         for (number, incarnation) in &model.incarnations {
             let claim = Claim::exact(incarnation.name.clone(), Incarnation(*number));
@@ -191,7 +191,7 @@ impl SimSystem {
         })
     }
 
-    pub(super) fn compare_receipts(&self, store: &OpenStore, model: &Model) -> Checked {
+    pub(super) fn compare_receipts(&self, store: &SimStore, model: &Model) -> Checked {
         let query = ReceiptQuery { after: Some(0), limit: usize::MAX, before: None };
         let real = at_once(store.embedded.receipts(&self.system, query)).map_err(unread)?;
         let (here, there) = (model.receipts.len(), real.len());

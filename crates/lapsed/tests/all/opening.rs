@@ -44,9 +44,9 @@ async fn a_wrong_name_of_a_system_an_owner_or_a_key_is_refused() {
 }
 
 #[tokio::test]
-async fn a_folder_in_use_is_unavailable() {
+async fn a_folder_that_another_store_has_open_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("embedded:{}", folder.path().display());
     let _first = open(&url).await.unwrap();
-    assert!(matches!(open(&url).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(open(&url).await, Err(Error::InUse { .. })));
 }

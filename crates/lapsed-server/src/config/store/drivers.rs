@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use lapsed_core::Kind;
 use lapsed_postgres::PostgresAddress;
 use lapsed_redis::RedisAddress;
+pub use lapsed_redis::SHARDS_MAX;
 use serde::Deserialize;
 
 use super::Wrong;
