@@ -1,6 +1,6 @@
 //! The same registry on a real server.
 
-use lapsed::Every;
+use lapsed::Manual;
 
 use crate::stores::{ms, until};
 
@@ -8,7 +8,7 @@ use crate::stores::{ms, until};
 async fn a_registry_on_redis_lives_as_on_an_embedded_store() {
     let server = lapsed_testbed::RedisServer::start(lapsed_testbed::Engine::Redis).unwrap();
     let lapsed = lapsed::open(&server.url()).await.unwrap();
-    let devices = lapsed.registry("devices").ttl(ms(500)).sweep(Every(ms(50)));
+    let devices = lapsed.registry("devices").ttl(ms(500)).sweep(Manual);
     let devices = devices.start().await.unwrap();
     let me = devices.join("gateway-1").await.unwrap();
     me.register("imei-1").await.unwrap();
@@ -17,5 +17,9 @@ async fn a_registry_on_redis_lives_as_on_an_embedded_store() {
     let dead = devices.join("gateway-2").await.unwrap();
     dead.register("imei-2").await.unwrap();
     drop(dead);
-    until("the dead are swept", || async { devices.receipts(9).await.unwrap().len() == 2 }).await;
+    until("a pass has taken back what the dead owner held", || async {
+        devices.pass().await;
+        devices.receipts(9).await.unwrap().len() == 2
+    })
+    .await;
 }
