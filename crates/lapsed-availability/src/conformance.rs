@@ -34,6 +34,7 @@ use lapsed_core::name::{Name, SystemId};
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::reconcile::IndexChange;
 use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
     Batch, BatchId, Cursor, PassMode, PassReport, Suspect, Sweep, Sweeper, SweeperParts,
@@ -87,6 +88,7 @@ impl AvailabilityFixture {
         let clock = self.clock.clone();
         Availability::new(
             AvailabilityParts::new(self.id.clone(), self.truth.clone(), self.mirror.clone())
+                .brake(Arc::new(Brake::new(BrakePolicy::default(), self.stale)))
                 .clock(clock)
                 .timeout(Duration::from_secs(30))
                 .mirror_timeout(Duration::from_secs(30))
@@ -177,6 +179,7 @@ impl AvailabilityBench {
         let name = format!("conformance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         Sweeper::new(
             SweeperParts::new(name, on.sweep(), on.services())
+                .brake(Arc::new(Brake::new(BrakePolicy::default(), self.f.stale)))
                 .policy(Policy { timeout: Duration::from_secs(30), ..Policy::default() }),
         )
     }

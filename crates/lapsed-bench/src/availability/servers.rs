@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use lapsed_availability::{Availability, AvailabilityParts};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_postgres::{Layout, Postgres, PostgresAddress, Triggers};
 use lapsed_redis::{MirrorLayout, Redis};
@@ -89,6 +90,7 @@ impl AvailabilityServers {
                 Arc::new(postgres.availability(id.clone(), Layout::default())?),
                 redis.mirror(id.clone(), layout, stale)?,
             )
+            .brake(Arc::new(Brake::new(BrakePolicy::default(), stale)))
             .timeout(Duration::from_secs(30))
             .mirror_timeout(Duration::from_secs(5))
             .snapshot_ttl(snapshot_ttl),

@@ -19,6 +19,7 @@ use lapsed_availability::{
 };
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::reconcile::Reconcile;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::{Batch, Cursor, PageRequest, PassMode, Sweep};
 use lapsed_embedded::LogStatus;
 
@@ -61,6 +62,7 @@ impl Storm {
                     Arc::new(Shaky { inner: truth, chance: chance.clone() }),
                     Arc::new(Shaky { inner: reflected, chance: chance.clone() }),
                 )
+                .brake(Arc::new(Brake::new(BrakePolicy::default(), STALE)))
                 .clock(shared.clone())
                 .timeout(Duration::from_secs(5))
                 .mirror_timeout(Duration::from_secs(1))

@@ -16,6 +16,7 @@ use lapsed_core::Name;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::schedule::{StopHandle, StopSignal};
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
@@ -217,6 +218,7 @@ fn daemon(b: &Bench, valkey: &Valkey) -> Arc<Availability> {
     let mirror = mirror.mirror(system(), MirrorLayout::default(), STALE).unwrap();
     Availability::new(
         AvailabilityParts::new(system(), Arc::new(truth), mirror)
+            .brake(Arc::new(Brake::new(BrakePolicy::default(), STALE)))
             .timeout(Duration::from_secs(3))
             .mirror_timeout(Duration::from_millis(500))
             .snapshot_ttl(Duration::from_secs(10)),
@@ -231,6 +233,7 @@ fn sweeper(daemon: &Arc<Availability>) -> Sweeper {
             daemon.sweep(),
             daemon.services(),
         )
+        .brake(Arc::new(Brake::new(BrakePolicy::default(), STALE)))
         .policy(Policy { timeout: Duration::from_secs(5), ..Policy::default() }),
     )
 }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use lapsed_core::Kind;
 
-pub use drivers::{DRIVERS, SHARDS_MAX, StoreDriver, StoreLocation, StoreSection, driver, driver_of};
+pub use drivers::{
+    DRIVERS, SHARDS_MAX, StoreDriver, StoreLocation, StoreSection, driver, driver_of,
+};
 
 /// What is wrong with one key of a store.
 pub struct Wrong {

@@ -10,6 +10,7 @@ use lapsed_core::Name;
 use lapsed_core::clock::{Clock, within};
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::schedule::StopSignal;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Cursor, PassMode, Sweeper, SweeperParts};
 use lapsed_core::system::System;
@@ -28,6 +29,11 @@ pub struct SimDaemon {
     pub clock: Arc<dyn Clock>,
 }
 
+/// The settings are not read yet when a daemon starts, so its brake is told how long silence lasts.
+fn brake() -> Arc<Brake> {
+    Arc::new(Brake::new(BrakePolicy::default(), Duration::from_millis(STALE_MS)))
+}
+
 impl SimDaemon {
     /// A daemon in a new process, with its own clock and connections.
     pub fn new(context: &AvailabilityContext) -> SimDaemon {
@@ -37,6 +43,7 @@ impl SimDaemon {
         let (truth, mirror) = context.lines();
         let it = Availability::new(
             AvailabilityParts::new(context.id.clone(), truth, mirror)
+                .brake(brake())
                 .clock(clock.clone())
                 .timeout(Duration::from_secs(3))
                 .mirror_timeout(Duration::from_millis(400))
@@ -77,6 +84,7 @@ impl SimDaemon {
                 self.it.services(),
             )
             .policy(Policy { timeout: Duration::from_secs(10), ..Policy::default() })
+            .brake(brake())
             .clock(self.clock.clone()),
         );
         let (_stopper, stop) = StopSignal::channel();
