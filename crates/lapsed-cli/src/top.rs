@@ -23,7 +23,7 @@ use self::feed::{Feed, News};
 use self::model::TopModel;
 use crate::backend::{self, RemoteBackend};
 use crate::cli::TargetArgs;
-use lapsed_server::endings::endings;
+use lapsed_server::stop_signals::stop_signals;
 use lapsed_server::failure::Failure;
 
 /// How often the picture moves by itself: ages grow.
@@ -51,7 +51,7 @@ pub fn run(target: &TargetArgs) -> Result<(), Failure> {
     let status = backend::Backend::status(&remote)?;
     let mut model = TopModel::new(remote.url(), std::env::var_os("NO_COLOR").is_none());
     model.hear(News::Status(status), feed::now_ms());
-    let ending = endings(leave_by_force)?;
+    let ending = stop_signals(leave_by_force)?;
     let mut terminal = ratatui::try_init()?;
     let shown = watch(&mut terminal, &mut model, remote, &ending);
     ratatui::restore();

@@ -23,9 +23,9 @@ use super::api::Api;
 use super::cast::{DemoDaemon, Folder};
 use crate::kinds::{KINDS, playing};
 use lapsed_server::config::server::LISTEN_DEFAULT;
-use lapsed_server::endings::endings;
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
+use lapsed_server::stop_signals::stop_signals;
 
 /// How often the show looks at what goes on.
 const LOOK: Duration = Duration::from_millis(250);
@@ -41,7 +41,7 @@ const ENDING: Duration = Duration::from_millis(500);
 
 /// Plays until it is told to stop.
 pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
-    let ending = endings(|| {})?;
+    let ending = stop_signals(|| {})?;
     let (listen, taken) = place(listen)?;
     let folder = Folder::make()?;
     let mut daemon = DemoDaemon::start(&folder, &config::text(&folder, &listen), token)?;

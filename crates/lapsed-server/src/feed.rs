@@ -16,9 +16,9 @@
 //! Neither way can leave anything out or tell it twice, whatever comes in between.
 
 mod listener;
+mod listener_slots;
 mod page;
 mod ring;
-mod seats;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -32,9 +32,9 @@ use lapsed_core::{Error, Result};
 use tokio::sync::{Semaphore, watch};
 
 pub use self::listener::EventListener;
+pub use self::listener_slots::{ListenerSlot, ListenerSlots};
 use self::page::Page;
 use self::ring::{Next, Ring};
-pub use self::seats::{ListenerSlot, ListenerSlots};
 use crate::node::page::ReceiptCursor;
 use crate::node::{Journal, LiveSystem};
 use crate::write_timeout::WasCut;

@@ -10,12 +10,12 @@ pub mod events;
 pub mod extract;
 pub mod history;
 pub(crate) mod limit;
-pub(crate) mod noted;
 pub mod owners;
-pub(crate) mod patience;
 pub mod problem;
 pub mod receipts;
 pub mod reconcile;
+pub(crate) mod request_log;
+pub(crate) mod request_timeout;
 pub mod schemas;
 pub mod sweeps;
 pub mod webhooks;
@@ -37,8 +37,8 @@ use crate::node::{LiveSystem, OpenSystems};
 use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
 use auth::Gate;
-use patience::RequestTimeout;
 use problem::Problem;
+use request_timeout::RequestTimeout;
 
 /// What every handler is given.
 pub type Shared = Arc<App>;
@@ -49,9 +49,9 @@ pub struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gate: Gate,
     pub(crate) body_limit: usize,
-    pub(crate) patience: RequestTimeout,
+    pub(crate) request_timeout: RequestTimeout,
     pub(crate) feeds: Feeds,
-    pub(crate) seats: Arc<ListenerSlots>,
+    pub(crate) listener_slots: Arc<ListenerSlots>,
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) telemetry: Option<Arc<Telemetry>>,
     pub(crate) stop: StopSignal,
@@ -81,12 +81,12 @@ impl App {
             telemetry: outward.telemetry,
             webhooks: outward.webhooks,
             feeds: Feeds::new(node.journal().clone(), stop.clone()),
-            seats: ListenerSlots::new(server.listeners_max, metrics.events().clone()),
+            listener_slots: ListenerSlots::new(server.listeners_max, metrics.events().clone()),
             node,
             metrics,
             gate: Gate::new(server, SystemClock::shared()),
             body_limit: server.body_limit,
-            patience: RequestTimeout::start(server.request_timeout),
+            request_timeout: RequestTimeout::start(server.request_timeout),
             stop,
             busy,
         };

@@ -6,7 +6,6 @@
 pub mod api;
 pub mod config;
 pub mod daemon;
-pub mod endings;
 pub mod failure;
 pub mod feed;
 pub mod http;
@@ -16,6 +15,7 @@ pub mod outbound;
 pub mod plan;
 pub mod preset;
 pub mod print;
+pub mod stop_signals;
 pub mod stores;
 pub mod systems;
 pub mod telemetry;

@@ -1,19 +1,19 @@
 //! Webhooks: whoever is configured is told of receipts by HTTP, signed, at least once.
 //!
-//! For each webhook and system a courier reads receipts after a *mark* that the store keeps, sends them, and
+//! For each webhook and system a sender reads receipts after a *mark* that the store keeps, sends them, and
 //! moves the mark when the receiver has said that it has them. What was not taken in as many tries as are
 //! allowed is a dead letter, noted in the store before the mark goes past it.
 //!
 //! The race. Of several daemons on one store one has the *turn*; but a turn is a lease without a fence,
 //! and whoever has it may be slow and lose it in the middle of a try. Then two send the same. That is
-//! allowed: what must not be is a mark that goes past what nobody has taken. It cannot: a courier
+//! allowed: what must not be is a mark that goes past what nobody has taken. It cannot: a sender
 //! reads the mark first, sends what follows it without a gap, and moves the mark to the end of that
 //! and no further; the mark never goes back, so that whoever is late moves it nowhere new. Killed at any
 //! instant, the worst is that what was sent since the mark was moved last is sent again.
 
 mod body;
-mod courier;
 mod letters;
+mod sender;
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ impl Webhooks {
         for hook in &self.hooks {
             for live in &hook.lives {
                 let wakeups = node.journal().wakeups();
-                tasks.spawn(courier::run(hook.clone(), live.clone(), wakeups, stop.clone()));
+                tasks.spawn(sender::run(hook.clone(), live.clone(), wakeups, stop.clone()));
             }
         }
         tasks

@@ -17,8 +17,8 @@ use tower_service::Service;
 
 use super::scopes;
 use crate::http::auth::{self, Caller};
-use crate::http::noted::RequestLog;
 use crate::http::problem::Problem;
+use crate::http::request_log::RequestLog;
 use crate::http::{Shared, browser};
 use crate::systems;
 use crate::telemetry::Asked;
@@ -86,21 +86,21 @@ impl Service<Request> for RequestGate {
         if request.uri().path() == EVENTS {
             request.extensions_mut().insert(self.cut.clone());
         }
-        let noted = RequestLog::of(&request);
+        let request_log = RequestLog::of(&request);
         let asked = self.app.telemetry.is_some().then(|| Asked::of(&request));
         let routed = self.router.call(request);
         let app = self.app.clone();
         let work = async move {
             let answered = match slow {
                 true => Some(routed.await),
-                false => app.patience.with(routed).await,
+                false => app.request_timeout.with(routed).await,
             };
             let mut answer = match answered {
                 Some(Ok(answer)) => answer,
                 None => auth::too_slow().into_response(),
             };
             browser::dress(&mut answer, looked, guarded);
-            noted.answered(&mut answer);
+            request_log.answered(&mut answer);
             Ok(answer)
         };
         match (&self.app.telemetry, asked) {

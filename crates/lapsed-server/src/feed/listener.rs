@@ -12,8 +12,8 @@ use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
+use super::listener_slots::ListenerSlot;
 use super::page::{Page, PageWriter, greeting};
-use super::seats::ListenerSlot;
 use super::{Feed, Next, Places};
 use crate::write_timeout::WasCut;
 

@@ -72,10 +72,10 @@ const HEADERS: [(HeaderName, &str); 3] = [
 ];
 
 fn take_seat(app: &Shared) -> Result<ListenerSlot, Problem> {
-    app.seats.take().ok_or_else(|| {
+    app.listener_slots.take().ok_or_else(|| {
         let detail = format!(
             "{} listen already, as many as `server.listeners_max` allows; come back later",
-            app.seats.most()
+            app.listener_slots.most()
         );
         Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 
 /// Listens from now on: one message when it is time to stop. `then` runs after that message was sent, for
 /// whoever cannot be sure that it is read.
-pub fn endings(then: impl FnOnce() + Send + 'static) -> Result<Receiver<()>, Failure> {
+pub fn stop_signals(then: impl FnOnce() + Send + 'static) -> Result<Receiver<()>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut all = Vec::new();
     {

@@ -60,13 +60,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_slow_are_cut_off_and_the_quick_are_not() {
-        let patience = RequestTimeout::start(Duration::from_millis(20));
-        assert_eq!(patience.with(async { 7 }).await, Some(7));
+        let timeout = RequestTimeout::start(Duration::from_millis(20));
+        assert_eq!(timeout.with(async { 7 }).await, Some(7));
         let yielding = async {
             tokio::task::yield_now().await;
             8
         };
-        assert_eq!(patience.with(yielding).await, Some(8));
-        assert_eq!(patience.with(std::future::pending::<()>()).await, None);
+        assert_eq!(timeout.with(yielding).await, Some(8));
+        assert_eq!(timeout.with(std::future::pending::<()>()).await, None);
     }
 }

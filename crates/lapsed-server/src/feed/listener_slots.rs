@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::metrics::EventSeries;
 
-/// As many seats as there are.
+/// As many slots as there are.
 pub struct ListenerSlots {
     taken: AtomicUsize,
     most: usize,
@@ -27,25 +27,25 @@ impl ListenerSlots {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         self.series.listeners.inc();
-        Some(ListenerSlot { seats: self.clone() })
+        Some(ListenerSlot { slots: self.clone() })
     }
 }
 
 /// The right to listen, until it is dropped.
 pub struct ListenerSlot {
-    seats: Arc<ListenerSlots>,
+    slots: Arc<ListenerSlots>,
 }
 
 impl ListenerSlot {
     /// Whoever had it did not take what was sent.
     pub fn count_dropped(&self) {
-        self.seats.series.dropped.inc();
+        self.slots.series.dropped.inc();
     }
 }
 
 impl Drop for ListenerSlot {
     fn drop(&mut self) {
-        self.seats.taken.fetch_sub(1, Ordering::AcqRel);
-        self.seats.series.listeners.dec();
+        self.slots.taken.fetch_sub(1, Ordering::AcqRel);
+        self.slots.series.listeners.dec();
     }
 }

@@ -1,4 +1,4 @@
-//! The courier of one webhook and one system: mark, read, send, mark.
+//! The sender of one webhook and one system: mark, read, send, mark.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,21 +31,21 @@ pub async fn run(
     mut wakeups: watch::Receiver<()>,
     stop: StopSignal,
 ) {
-    let courier = WebhookSender { hook, live, stop };
-    while !courier.stop.is_told() {
+    let sender = WebhookSender { hook, live, stop };
+    while !sender.stop.is_told() {
         wakeups.mark_unchanged();
-        match courier.round().await {
+        match sender.round().await {
             Ok(DeliveryRound::Went) => {}
-            Ok(DeliveryRound::Nothing) => courier.nap(courier.look(), wakeups.changed()).await,
-            Ok(DeliveryRound::NotOurs) => courier.nap(TURN / 3, std::future::pending::<()>()).await,
+            Ok(DeliveryRound::Nothing) => sender.nap(sender.look(), wakeups.changed()).await,
+            Ok(DeliveryRound::NotOurs) => sender.nap(TURN / 3, std::future::pending::<()>()).await,
             Err(error) => {
-                let (webhook, system) = (courier.hook.name(), courier.live.id());
+                let (webhook, system) = (sender.hook.name(), sender.live.id());
                 tracing::warn!(%webhook, %system, %error, "delivering waits for the store");
-                courier.nap(PAUSE, std::future::pending::<()>()).await;
+                sender.nap(PAUSE, std::future::pending::<()>()).await;
             }
         }
     }
-    let _ = courier.live.end_turn(&courier.hook.book.mark, &courier.hook.process).await;
+    let _ = sender.live.end_turn(&sender.hook.book.mark, &sender.hook.process).await;
 }
 
 struct WebhookSender {
