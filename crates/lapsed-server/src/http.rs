@@ -1,6 +1,6 @@
-//! HTTP, as every handler sees it: what it is given, how a request is read and an answer written, and the
-//! routes that belong to no kind of system. Whatever goes wrong is `application/problem+json`. The routes are
-//! put together in `crate::api`.
+//! What the HTTP handlers share: the application state, reading requests, writing answers, and the
+//! routes that do not belong to one kind of system. Every error is answered as
+//! `application/problem+json`. `crate::api` assembles all routes into one service.
 
 pub mod audit;
 pub mod auth;
@@ -40,10 +40,11 @@ use auth::Gate;
 use problem::Problem;
 use request_timeout::RequestTimeout;
 
-/// What every handler is given.
+/// The application state, shared by all handlers.
 pub type Shared = Arc<App>;
 
-/// The daemon as the routes see it.
+/// The state of the daemon that handlers use: the open systems, the access check, limits, and the
+/// event feeds.
 pub struct App {
     pub(crate) node: Arc<OpenSystems>,
     pub(crate) metrics: Arc<Metrics>,
@@ -58,17 +59,19 @@ pub struct App {
     pub(crate) busy: mpsc::Sender<()>,
 }
 
-/// What the daemon tells others by itself.
+/// The parts of the daemon that send data out without being asked: webhooks and traces.
 #[derive(Default)]
 pub struct Outward {
-    /// Who is called.
+    /// The configured webhooks.
     pub webhooks: Arc<Webhooks>,
-    /// Traces, if anybody wants them.
+    /// The exporter of traces; `None` if `[telemetry]` is not configured.
     pub telemetry: Option<Arc<Telemetry>>,
 }
 
 impl App {
-    /// Ready to be routed to, on the current runtime. The receiver ends when no work is left.
+    /// Builds the state; must be called inside a Tokio runtime, because it starts the request
+    /// timeout's task. The returned receiver closes when the last piece of work started by
+    /// `App::finish` has ended.
     pub fn new(
         node: Arc<OpenSystems>,
         metrics: Arc<Metrics>,
@@ -99,7 +102,8 @@ impl App {
         live.ok_or_else(|| self.no_such_system())
     }
 
-    /// The operations of one system, as the type that its kind uses.
+    /// The operations of the system `name`, as the type `T` that its kind uses. A system that does
+    /// not exist, or is of another type, is a `not_found` problem.
     pub(crate) fn operations<T: 'static>(&self, kind: Kind, name: &str) -> Result<&T, Problem> {
         let live = self.node.find(kind, name);
         live.and_then(|live| live.operations()).ok_or_else(|| self.no_such_system())
@@ -110,7 +114,8 @@ impl App {
         Problem::not_found(format!("there is no such system; there are: {}", all.join(", ")))
     }
 
-    /// Runs `work` to its end, whatever becomes of the client that asked for it.
+    /// Runs `work` to its end in a task of its own, even if the client that asked for it
+    /// disconnects.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -129,7 +134,7 @@ impl App {
     }
 }
 
-/// Every route that belongs to no kind of system, with its description.
+/// The routes that do not belong to one kind of system, with their OpenAPI descriptions.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .merge(sweeps::routes())

@@ -1,4 +1,5 @@
-//! `/v1/audit`: who did what by hand. It holds no secrets: whoever may look may see it.
+//! `/v1/audit`: the operators' actions. Audit entries contain no secrets, so the scope `read` is
+//! enough to see them.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -12,28 +13,27 @@ use super::problem::Problem;
 use crate::node::audit::{self, AUDIT_PAGE_MAX, AuditPage};
 use crate::node::page::ReceiptCursor;
 
-/// How many entries a page has unless told.
+/// Entries per page if the request has no `limit`.
 const PAGE_DEFAULT: usize = 100;
 
-/// The one there is.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Which entries.
+/// The parameters that select audit entries.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct AuditQuery {
-    /// `NAME` or `KIND/NAME`; all systems without it.
+    /// `NAME` or `KIND/NAME` of one system. Default: all systems.
     system: Option<String>,
-    /// Only those before this cursor.
+    /// Return only entries before this cursor.
     before: Option<String>,
-    /// At most so many; 100 without it, 1,000 at the most.
+    /// Return at most this many entries. Default 100, at most 1,000.
     limit: Option<usize>,
 }
 
-/// Who did what by hand, newest first.
+/// Lists the operators' actions, newest first.
 #[utoipa::path(get, path = "/v1/audit", tag = "service", params(AuditQuery),
     responses((status = 200, body = AuditPage)))]
 async fn list(

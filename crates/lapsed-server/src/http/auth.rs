@@ -1,4 +1,5 @@
-//! Who may ask. A token is known by its digest; which of them it is takes the same time for all.
+//! Authentication: finds the token that a request shows, and checks its scopes and its rate limit.
+//! Tokens are compared by their digests, in a time that does not depend on which token matches.
 
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -23,20 +24,20 @@ use crate::print::moment;
 
 pub struct Gate {
     known: Vec<Known>,
-    /// For whoever asks where there are no tokens.
+    /// The rate limit of requests without a token; used only if no tokens are configured.
     local: Option<TokenBucket>,
     doors: FailureTable,
     clock: Arc<dyn Clock>,
 }
 
-/// One token, and how often it was shown lately.
+/// One configured token and its rate limit.
 struct Known {
     token: Arc<TokenConfig>,
     bucket: Option<TokenBucket>,
 }
 
 impl Gate {
-    /// With the tokens of the configuration.
+    /// Builds the check from the configured tokens and rate limits.
     pub fn new(server: &ServerConfig, clock: Arc<dyn Clock>) -> Gate {
         let known = |token: &TokenConfig| Known {
             bucket: token.rate_limit.map(TokenBucket::new),
@@ -50,12 +51,13 @@ impl Gate {
         }
     }
 
-    /// Where what comes from `address` is counted.
+    /// The index in the table of failures under which wrong tokens from `address` are counted.
     pub fn place(&self, address: IpAddr) -> usize {
         self.doors.place(address)
     }
 
-    /// Which token it is. Every one is compared, to the last, whether or not one was found.
+    /// The index of the token that was shown. The digest is always compared with every token, so
+    /// that the time does not reveal which one matched.
     fn find(&self, shown: &str) -> Option<usize> {
         if shown.len() > TOKEN_BYTES_MAX {
             return None;
@@ -68,8 +70,8 @@ impl Gate {
         found.checked_sub(1).map(|place| place as usize)
     }
 
-    /// Lets a request from `place` pass, or says why not. None: there are no tokens, and it came from
-    /// here.
+    /// Admits a request from the address at index `place`, or answers why it is refused. Returns
+    /// `None` if no tokens are configured and the request comes from this machine.
     pub fn check(
         &self,
         needed: Scope,
@@ -124,7 +126,8 @@ fn throttled(detail: &str, wait: Duration) -> Problem {
         .header_value(header::RETRY_AFTER, HeaderValue::from(seconds as u64))
 }
 
-/// The one token that the request shows.
+/// The bearer token of the `Authorization` header. It is an error if there is none or more than
+/// one.
 fn bearer(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut shown = headers.get_all(header::AUTHORIZATION).iter();
     let (first, more) = (shown.next(), shown.next().is_some());
@@ -172,29 +175,29 @@ fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
     Err(problem.with("scope", json!(needed)))
 }
 
-/// Who asks, for those routes that want to know.
+/// The client that sent a request, for the routes that check or record it.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// Its token; none: there are no tokens.
+    /// The token that the request showed; `None` if no tokens are configured.
     token: Option<Arc<TokenConfig>>,
-    /// Whence, as the connection says.
+    /// The client's address, as the connection reports it.
     peer: SocketAddr,
-    /// What the request calls itself.
+    /// The request's `x-request-id`, if it has one.
     request: Option<String>,
 }
 
-/// The longest id of a request that is kept.
+/// The longest request id that is recorded, in bytes; a longer one is ignored.
 const REQUEST_ID_MAX: usize = 128;
 
 impl Caller {
-    /// The bearer of `token` at `peer`.
+    /// The client at `peer` that showed `token`.
     pub fn new(token: Option<&Arc<TokenConfig>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
         let request = headers.get("x-request-id").and_then(|value| value.to_str().ok());
         let request = request.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_MAX);
         Caller { token: token.cloned(), peer, request: request.map(str::to_owned) }
     }
 
-    /// What it is about to do, for the audit.
+    /// The audit entry for the action `what` on `target`, which the client is about to perform.
     pub fn deed(&self, what: &str, target: impl Display) -> AuditAction {
         AuditAction {
             who: self.name().unwrap_or(LOCAL).to_owned(),
@@ -205,22 +208,22 @@ impl Caller {
         }
     }
 
-    /// The name of its token.
+    /// The name of the client's token; `None` if no tokens are configured.
     pub fn name(&self) -> Option<&str> {
         self.token.as_ref().map(|token| &*token.name)
     }
 
-    /// Until when its token is valid.
+    /// When the client's token expires, in milliseconds since 1970; `None` if it does not.
     pub fn expires_ms(&self) -> Option<u64> {
         self.token.as_ref().and_then(|token| token.expires_ms)
     }
 
-    /// What it may do.
+    /// The scopes of the client's token; all scopes if no tokens are configured.
     pub fn scopes(&self) -> Scopes {
         self.token.as_ref().map_or(Scopes::ALL, |token| token.scopes)
     }
 
-    /// It may do what needs `scope`.
+    /// Refuses the request with a problem unless the client has `scope`.
     pub fn demand(&self, scope: Scope) -> Result<(), Problem> {
         demand(self.scopes(), scope)
     }
@@ -235,7 +238,7 @@ impl FromRequestParts<Shared> for Caller {
     }
 }
 
-/// What is said when the time limit has passed.
+/// The problem that is answered when a request took longer than the request timeout.
 pub fn too_slow() -> Problem {
     Problem::new(
         StatusCode::GATEWAY_TIMEOUT,

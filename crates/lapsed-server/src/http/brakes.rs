@@ -1,4 +1,4 @@
-//! `/v1/brakes`: what the operator says to a system's brake.
+//! `/v1/brakes`: shows and sets the operator's setting of a system's brake.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use crate::config::units::SPAN_MAX;
 use crate::node::BrakeOrder;
 use crate::node::shapes::BrakeStatus;
 
-/// Both of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(get, put))
 }
 
-/// What the operator says.
+/// The operator's setting of a brake.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
-    /// Decide by itself.
+    /// The brake decides on its own, by its policy.
     Auto,
-    /// Reclaim nothing.
+    /// The brake holds: nothing is reclaimed.
     Hold,
-    /// Reclaim whatever is dead.
+    /// The brake is released: everything that is dead is reclaimed.
     Release,
 }
 
-/// What the operator says, and for how long.
+/// A new setting of the brake, and how long it lasts.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BrakeBody {
-    /// What.
+    /// The new setting: `auto`, `hold` or `release`.
     pub setting: Word,
-    /// How long a release lasts; the longer of ten minutes and one threshold without it.
+    /// How long a release lasts, in milliseconds. Default: the longer of ten minutes and one
+    /// threshold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
 }
@@ -60,7 +60,7 @@ impl BrakeBody {
     }
 }
 
-/// What the brake does now.
+/// Shows the state of a system's brake.
 #[utoipa::path(get, path = "/v1/brakes/{kind}/{name}", tag = "brakes",
     responses((status = 200, body = BrakeStatus)))]
 async fn get(
@@ -70,7 +70,7 @@ async fn get(
     Ok(JsonAnswer(app.live(&kind, &name)?.brake_status().await?))
 }
 
-/// Holds, releases, or lets it decide by itself again.
+/// Sets a system's brake: hold it, release it, or let it decide on its own again.
 #[utoipa::path(put, path = "/v1/brakes/{kind}/{name}", tag = "brakes",
     request_body = BrakeBody,
     responses((status = 200, body = BrakeStatus)))]

@@ -1,9 +1,11 @@
-//! What a browser may be made to ask, and what it may make of the answers.
+//! Protection against requests that a foreign web page makes a browser send, and the security
+//! headers of the answers.
 //!
-//! A page of this daemon sends its token in a header, never in a cookie, so that no other page can
-//! borrow it. Without tokens the daemon listens on loopback alone, where a web page in somebody's
-//! browser can still knock: so a request from a page of another origin, or one made under a foreign
-//! host name, is refused. With or without, nothing is changed for a page that is not the daemon's own.
+//! The dashboard sends its token in a header, never in a cookie, so that no other page can make the
+//! browser send it. Without tokens the daemon listens on loopback only, but any web page open in a
+//! browser on this machine can still send requests there. Such a request is therefore refused if
+//! its `Origin` or its `Host` is not this daemon. Whether there are tokens or not, a request that
+//! changes something is refused if it comes from a page of another site.
 
 use axum::body::HttpBody;
 use axum::extract::Request;
@@ -13,37 +15,39 @@ use axum::response::Response;
 use super::extract;
 use super::problem::Problem;
 
-/// For what is no page, and says nothing of itself: nothing.
+/// The content security policy of answers that are not pages: nothing may be loaded.
 const PLAIN_POLICY: HeaderValue =
     HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'");
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Whether it only looks.
+/// Whether a request with this method only reads.
 pub fn looks(method: &Method) -> bool {
     method == Method::GET || method == Method::HEAD
 }
 
-/// Nothing is changed for the page of another site, nor by a form.
+/// Refuses a request that changes something if it comes from a page of another site or from an HTML
+/// form.
 pub fn check_change(request: &Request) -> Result<(), Problem> {
     if looks(request.method()) {
         return Ok(());
     }
-    // Only a browser sends it, and no page can. `none` is the address bar.
+    // Only browsers send this header, and no page can set it. The value `none` means that a person
+    // typed the address or opened a bookmark.
     let site = request.headers().get(&SITE).map(HeaderValue::as_bytes);
     if !matches!(site, None | Some(b"same-origin" | b"none")) {
         return Err(stranger("pages of another site may not change anything here"));
     }
-    // A form can be sent across sites without asking; JSON cannot.
+    // A form can be sent to another site without a CORS preflight; a body of type JSON cannot.
     match request.body().is_end_stream() {
         true => Ok(()),
         false => extract::check_type(request.headers()),
     }
 }
 
-/// Tells a browser what it may make of an answer: `looked`, what only looks; `guarded`, what is behind
-/// the gate.
+/// Adds the security and caching headers to an answer. `looked`: the request only read. `guarded`:
+/// the path requires a token.
 pub fn dress(response: &mut Response, looked: bool, guarded: bool) {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -58,9 +62,10 @@ pub fn dress(response: &mut Response, looked: bool, guarded: bool) {
     headers.insert(RESOURCE_POLICY, HeaderValue::from_static("same-origin"));
 }
 
-/// A page of another origin announces itself; one that lured the browser by DNS shows in `Host`.
+/// Refuses a request whose `Origin` is another site, or whose `Host` is a foreign name: the latter
+/// happens when a page points its own DNS name at this machine.
 pub fn check(headers: &HeaderMap) -> Result<(), Problem> {
-    // What cannot be read is nobody's name.
+    // A header that is not text is read as `?`, which matches no host.
     let text = |name| headers.get(name).map(|v: &HeaderValue| v.to_str().unwrap_or("?"));
     let host = text(header::HOST).unwrap_or("");
     if !is_local_host(host) {

@@ -1,5 +1,5 @@
-//! `/v1/events`: receipts as they come, as server-sent events. What is sent, and how nobody misses
-//! anything, is told in `crate::feed`.
+//! `/v1/events`: a stream of new receipts as server-sent events. `crate::feed` describes what is
+//! sent and why no receipt is missed.
 
 use std::convert::Infallible;
 
@@ -20,7 +20,6 @@ use crate::feed::ListenerSlot;
 use crate::node::page::ReceiptCursor;
 use crate::write_timeout::WasCut;
 
-/// The stream.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(events))
 }
@@ -29,15 +28,17 @@ pub fn routes() -> OpenApiRouter<Shared> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct EventsQuery {
-    /// Where to go on; from now without it. `Last-Event-ID` does the same.
+    /// The cursor after which the stream begins. Default: only receipts that are written from now
+    /// on. The header `Last-Event-ID` has the same effect.
     cursor: Option<String>,
-    /// `NAME` or `KIND/NAME`; all systems without it.
+    /// `NAME` or `KIND/NAME` of one system. Default: all systems.
     system: Option<String>,
 }
 
-/// Receipts as they come. The first event, `cursor`, says where the stream begins; then each
-/// `receipt`. The `id` of each is the cursor to come back with. Whoever does not take what is sent
-/// is dropped, and comes back with its cursor.
+/// Streams receipts as they are written. The first event, `cursor`, says where the stream begins;
+/// each further event is a `receipt`. The `id` of an event is the cursor with which a client
+/// resumes after it. A client that does not read what is sent is disconnected, and can resume with
+/// its cursor.
 #[utoipa::path(get, path = "/v1/events", tag = "receipts", params(EventsQuery),
     responses(
         (status = 200, description = "A stream that does not end",
@@ -64,7 +65,7 @@ async fn events(
     Ok((HEADERS, body).into_response())
 }
 
-/// The last one is for proxies that would collect answers before they pass them on.
+/// The headers of the stream. The last one asks proxies not to buffer it.
 const HEADERS: [(HeaderName, &str); 3] = [
     (header::CONTENT_TYPE, "text/event-stream"),
     (header::CACHE_CONTROL, "no-cache"),

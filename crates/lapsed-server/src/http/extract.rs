@@ -1,4 +1,5 @@
-//! Reading requests and writing answers: like axum's own, but what goes wrong is a [`Problem`].
+//! Extractors for requests and the writer of JSON answers: like axum's own, except that every error
+//! is a [`Problem`].
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,13 +18,13 @@ use super::problem::Problem;
 
 pub struct Json<T>(pub T);
 
-/// A JSON body, or none.
+/// A JSON body; `None` if the request has no body.
 pub struct MaybeJson<T>(pub Option<T>);
 
-/// The parameters in the path.
+/// The parameters of the path; one that cannot be read is a [`Problem`].
 pub struct Path<T>(pub T);
 
-/// The parameters after the `?`.
+/// The parameters of the query string; one that cannot be read is a [`Problem`].
 pub struct Query<T>(pub T);
 
 pub struct JsonAnswer<T>(pub T);
@@ -32,7 +33,7 @@ impl<T: Serialize> IntoResponse for JsonAnswer<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
             Ok(mut body) => {
-                // For whoever reads it in a terminal.
+                // Ends the answer with a newline, which is easier to read in a terminal.
                 body.push(b'\n');
                 ([(header::CONTENT_TYPE, APPLICATION_JSON)], body).into_response()
             }
@@ -41,7 +42,7 @@ impl<T: Serialize> IntoResponse for JsonAnswer<T> {
     }
 }
 
-/// How long a body may take to come, whatever the request is then allowed to take.
+/// How long receiving a body may take, whatever time limit the request itself has.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -70,7 +71,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for MaybeJson<T> {
     }
 }
 
-/// Reads the body, within a time that is enough for any.
+/// Reads the whole body; takes at most [`BODY_WITHIN`].
 async fn read(request: Request, app: &Shared) -> Result<Bytes, Problem> {
     let read = tokio::time::timeout(BODY_WITHIN, read_whole(request, app)).await;
     read.unwrap_or_else(|_| {
@@ -81,7 +82,8 @@ async fn read(request: Request, app: &Shared) -> Result<Bytes, Problem> {
     })
 }
 
-/// No more of it than is allowed. Mostly it is there in one piece.
+/// Reads the whole body, and refuses one that is larger than the configured limit. Most bodies
+/// arrive in one piece, which is not copied.
 async fn read_whole(request: Request, app: &Shared) -> Result<Bytes, Problem> {
     let mut body = request.into_body();
     let mut whole = Bytes::new();
@@ -115,7 +117,7 @@ fn too_large(app: &Shared) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
 }
 
-/// The body says that it is JSON.
+/// Refuses a body whose `Content-Type` is not JSON.
 pub fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     if is_json(given) {
@@ -135,11 +137,12 @@ fn is_json(given: &str) -> bool {
         || essence.to_ascii_lowercase().ends_with("+json")
 }
 
-/// A number of more digits fits into nothing that is read.
+/// The most digits of a number: no integer type that a request contains has more.
 const DIGITS_MAX: usize = 20;
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // To serde a list is an object whose members are told by their places.
+    // serde would also read a JSON array as a struct, by the order of the fields. Only objects are
+    // accepted.
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::invalid("the body does not fit: it is a list; send an object"));
     }
@@ -150,12 +153,14 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// The same where some number is written `5.0` or `1e3`: that is 5, and 1000; some clients write it so.
+/// Parses a body in which some whole numbers are written as `5.0` or `1e3`, as some clients write
+/// them.
 fn parse_rounded<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(&whole_numbers(bytes)?).ok()
 }
 
-/// JSON in which whole numbers are written as such; `None`: they are already.
+/// Rewrites whole numbers such as `5.0` and `1e3` as plain integers. `None` if there is nothing to
+/// rewrite.
 fn whole_numbers(json: &[u8]) -> Option<Vec<u8>> {
     let (mut written, mut rest, mut changed) = (Vec::with_capacity(json.len()), json, false);
     while let Some(first) = rest.first() {
@@ -181,7 +186,7 @@ fn whole_numbers(json: &[u8]) -> Option<Vec<u8>> {
     changed.then_some(written)
 }
 
-/// How long a text is that begins here, its quotes included.
+/// The length in bytes of the JSON string that begins here, including its quotes.
 fn text_length(json: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = json.get(at) {
@@ -194,8 +199,9 @@ fn text_length(json: &[u8]) -> usize {
     json.len()
 }
 
-/// A number with a fraction or an exponent that is whole, written without, to the last digit; `None`: it is
-/// none of these, or has more digits than anybody reads.
+/// Writes a number that has a fraction or an exponent, but is whole, as a plain integer without
+/// loss. `None` if the number is not whole, is already an integer, or has more than [`DIGITS_MAX`]
+/// digits.
 fn whole(number: &str) -> Option<String> {
     let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
     let (mantissa, exponent) = match number.split_once(['e', 'E']) {

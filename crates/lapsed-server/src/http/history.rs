@@ -1,4 +1,5 @@
-//! `/v1/history` and `/v1/stores`: what each system did lately, and how each store is.
+//! `/v1/history` and `/v1/stores`: the recent activity of each system, and the health of each
+//! store.
 
 use axum::extract::State;
 use serde::Serialize;
@@ -12,27 +13,26 @@ use super::problem::Problem;
 use crate::node::chronicle::HistoryResponse;
 use crate::node::pulse::{StoreHealth, StoreMonitor};
 
-/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(histories)).routes(routes!(history)).routes(routes!(stores))
 }
 
-/// What every system did lately.
+/// The recent activity of every system.
 #[derive(Serialize, ToSchema)]
 struct Histories {
-    /// In the order of the configuration.
+    /// One element per system, in the order of the configuration.
     systems: Vec<HistoryResponse>,
 }
 
-/// How the stores are.
+/// The health of the stores.
 #[derive(Serialize, ToSchema)]
 struct Stores {
-    /// Those that a system uses.
+    /// The stores that at least one system uses.
     stores: Vec<StoreHealth>,
 }
 
-/// What every system did lately in this process: reclaims and their lag in slices of ten seconds over
-/// an hour, and the last passes.
+/// Shows what every system did lately in this process: reclaims and their lag in slices of ten
+/// seconds over the last hour, and the last passes.
 #[utoipa::path(get, path = "/v1/history", tag = "sweeps",
     responses((status = 200, body = Histories)))]
 async fn histories(State(app): State<Shared>) -> JsonAnswer<Histories> {
@@ -41,7 +41,7 @@ async fn histories(State(app): State<Shared>) -> JsonAnswer<Histories> {
     JsonAnswer(Histories { systems: systems.map(|live| chronicle.history(live.id())).collect() })
 }
 
-/// What one system did lately in this process.
+/// Shows what one system did lately in this process.
 #[utoipa::path(get, path = "/v1/history/{kind}/{name}", tag = "sweeps",
     responses((status = 200, body = HistoryResponse)))]
 async fn history(
@@ -52,8 +52,9 @@ async fn history(
     Ok(JsonAnswer(app.node.journal().chronicle().history(live.id())))
 }
 
-/// How the stores are: whether each answers, how fast, and how far its clock is from this host's. A
-/// second old at the most; fifteen where every request has a price.
+/// Shows the health of the stores: whether each one answers, how fast, and how far its clock is
+/// from this host's. The values are at most one second old, or 15 seconds where every request to
+/// the store costs money.
 #[utoipa::path(get, path = "/v1/stores", tag = "service",
     responses((status = 200, body = Stores)))]
 async fn stores(State(app): State<Shared>) -> JsonAnswer<Stores> {

@@ -1,12 +1,14 @@
-//! How often somebody may ask, and how often an address may be wrong.
+//! Rate limits: how often a token may be used, and how often an address may show wrong tokens.
 //!
-//! A bucket is one number, the moment until which it has been used up, and taking from it is one
-//! compare-and-swap: no lock, and nothing to sweep. Failures are counted by address in a table of
-//! fixed size; two addresses that share a place share its bucket, which only makes strangers wait.
+//! A bucket is one number, the moment until which it is used up, and taking from it is one
+//! compare-and-swap: there is no lock and nothing to clean up. Failures are counted by address in a
+//! table of fixed size. Two addresses that share a slot of the table share its bucket; the effect
+//! is only that a stranger may have to wait.
 //!
-//! An address that was wrong too often is not listened to for a while, or guessing would go on at full
-//! speed. But a token that was good from there before stays good: behind one address there may be
-//! many, and a beat that is refused because of somebody else's mistake would be a death.
+//! An address that showed too many wrong tokens is refused for a while, because otherwise tokens
+//! could be guessed at full speed. A token that was accepted from that address before is still
+//! accepted: many clients may share one address (NAT), and a heartbeat that is refused because of
+//! another client's mistake could let an owner be declared dead.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,18 +18,18 @@ use std::time::Duration;
 
 use crate::config::limit::RateLimit;
 
-/// So many wrong tokens an address may show, for a start and then in a second.
+/// How many wrong tokens an address may show: `burst` at first, then `per_second`.
 const FAILURES: RateLimit = RateLimit { per_second: 10, burst: 50 };
 
-/// How many addresses are told apart.
+/// The number of slots in the table of failures.
 const PLACES: usize = 4_096;
 
-/// Lets so many through in a second, and a burst at a time.
+/// A rate limiter that admits a fixed number of requests per second, and a burst at once.
 #[derive(Debug)]
 pub struct TokenBucket {
     step_ns: u64,
     room_ns: u64,
-    /// Until when it is used up, on the monotonic clock.
+    /// The moment until which the bucket is used up, in nanoseconds of the monotonic clock.
     used_until_ns: AtomicU64,
 }
 
@@ -38,7 +40,7 @@ impl TokenBucket {
         TokenBucket { step_ns, room_ns, used_until_ns: AtomicU64::new(0) }
     }
 
-    /// Takes one, or says how long to wait for it.
+    /// Takes one request from the bucket. The error is how long to wait until one is available.
     pub fn take(&self, now: Duration) -> Result<(), Duration> {
         let now = now.as_nanos() as u64;
         let take = |used: u64| {
@@ -52,7 +54,7 @@ impl TokenBucket {
         }
     }
 
-    /// How long to wait for one, without taking it.
+    /// Says whether a request is available, without taking it. The error is how long to wait.
     pub fn check(&self, now: Duration) -> Result<(), Duration> {
         let now = now.as_nanos() as u64;
         match self.wait(self.used_until_ns.load(Ordering::Relaxed), now) {
@@ -67,23 +69,24 @@ impl TokenBucket {
     }
 }
 
-/// What is known of the addresses that ask.
+/// The failures of all client addresses, in a table of fixed size.
 #[derive(Debug)]
 pub struct FailureTable {
     places: Vec<FailureCount>,
     seed: RandomState,
 }
 
-/// What is known of one address.
+/// The failures of the addresses that share one slot of the table.
 #[derive(Debug)]
 pub struct FailureCount {
     failures: TokenBucket,
-    /// The tokens that were good from here, one bit for each, or for those that share it.
+    /// The tokens that were accepted from here, one bit each; with more than 64 tokens several
+    /// share a bit.
     proven: AtomicU64,
 }
 
 impl FailureTable {
-    /// Nobody has asked yet.
+    /// An empty table: no address has failed yet.
     pub fn new() -> FailureTable {
         let door =
             || FailureCount { failures: TokenBucket::new(FAILURES), proven: AtomicU64::new(0) };
@@ -91,19 +94,20 @@ impl FailureTable {
         FailureTable { places, seed: RandomState::new() }
     }
 
-    /// Where `address` is counted: the same for as long as this is there.
+    /// The slot of `address`, which stays the same for as long as this table exists.
     pub fn place(&self, address: IpAddr) -> usize {
         (self.seed.hash_one(network(address)) % PLACES as u64) as usize
     }
 
-    /// What is known of that place.
+    /// The failures that are counted in slot `place`.
     pub fn at(&self, place: usize) -> &FailureCount {
         &self.places[place % PLACES]
     }
 }
 
 impl FailureCount {
-    /// Token number `token` was good. From an address that is not listened to it must have been before.
+    /// Accepts the valid token number `token`. While the address is refused, only tokens that were
+    /// accepted from it before are accepted; the error is how long to wait.
     pub fn pass(&self, token: usize, now: impl FnOnce() -> Duration) -> Result<(), Duration> {
         let bit = 1 << (token % 64);
         if self.proven.load(Ordering::Relaxed) & bit != 0 {
@@ -114,13 +118,14 @@ impl FailureCount {
         Ok(())
     }
 
-    /// A token was wrong; how long to wait, if that was too often.
+    /// Counts a wrong token. The error is how long the address must wait, if there were too many.
     pub fn fail(&self, now: Duration) -> Result<(), Duration> {
         self.failures.take(now)
     }
 }
 
-/// Whoever has one IPv6 address has a network of them.
+/// The address under which failures are counted. IPv6 addresses are counted by network, because one
+/// client can use any address of its own network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

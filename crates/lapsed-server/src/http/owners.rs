@@ -1,5 +1,6 @@
-//! Owners over HTTP, the same for every kind of system that has them: what the routes are given, do
-//! and answer. A kind adds its own routes for what its owners hold, and for their graceful end.
+//! Owners over HTTP, the same for every kind of system that has owners: routes, parameters and
+//! answers. A kind adds its own routes for the entries that its owners hold, and for retiring an
+//! owner.
 
 mod routes;
 mod shapes;
@@ -15,23 +16,23 @@ use super::problem::Problem;
 pub use routes::routes;
 pub use shapes::*;
 
-/// How many rows a page has unless told.
+/// Rows per page if the request has no `limit`.
 const PAGE_DEFAULT: usize = 1_000;
 
-/// The most beats in one batch, and the most rows of a page.
+/// The most heartbeats in one batch, and the most rows in one page.
 const MANY_MAX: usize = 10_000;
 
-/// What went wrong is a problem.
+/// The result of a handler; an error is answered as a problem.
 pub type HttpResult<T> = std::result::Result<T, Problem>;
 
-/// The owners of one system.
+/// The owners of one system; a `not_found` problem if its kind has no owners.
 fn owners<'a>(app: &'a App, kind: Kind, name: &str) -> HttpResult<&'a OwnerService> {
     let none = || Problem::not_found(format!("{kind} has no owners"));
     app.live(kind.as_str(), name)?.owner_service().ok_or_else(none)
 }
 
-/// Ends a life by `retire`, to the end whatever becomes of the client: it lets go of everything that
-/// was held, however much that is.
+/// Retires an incarnation by calling `retire`, which releases everything that the incarnation
+/// holds. The work runs to its end even if the client disconnects.
 pub async fn retire<T, R, F>(
     app: &App,
     kind: Kind,
@@ -49,7 +50,8 @@ where
     Ok(app.finish(retire(system, claim)).await??)
 }
 
-/// One page of the names of what a life holds: the page, and where the next one begins.
+/// One page of the names of the entries that an incarnation holds, and the key after which the next
+/// page begins.
 pub async fn held<F>(
     owner: &str,
     query: HeldQuery,
@@ -71,12 +73,12 @@ pub fn claim(owner: &str, incarnation: Option<u64>) -> HttpResult<Claim> {
     Ok(Claim { owner: Name::new(owner)?, incarnation })
 }
 
-/// All of them, or what is wrong with the first that is wrong.
+/// Checks all names; the error is about the first invalid one.
 pub fn names(keys: &[String]) -> HttpResult<Vec<Name>> {
     keys.iter().map(|key| Name::new(key).map_err(Problem::from)).collect()
 }
 
-/// How many rows a page has.
+/// The number of rows of a page: the given one if it is allowed, else the default.
 pub fn page_limit(limit: Option<usize>) -> HttpResult<usize> {
     match limit.unwrap_or(PAGE_DEFAULT) {
         0 => Err(Problem::malformed("`limit` must be above 0")),
@@ -84,12 +86,13 @@ pub fn page_limit(limit: Option<usize>) -> HttpResult<usize> {
     }
 }
 
-/// Whether there may be more: some kinds answer no more than a usual page, whatever is asked for.
+/// Whether there may be a further page. Some kinds never answer more rows than a page has by
+/// default, even if more are asked for.
 pub fn is_full(rows: usize, limit: usize) -> bool {
     rows >= limit.min(PAGE_DEFAULT)
 }
 
-/// Refuses a batch that is too large.
+/// Refuses a batch of more than 10,000 items.
 pub fn bounded(count: usize, what: &str) -> HttpResult<()> {
     match count <= MANY_MAX {
         true => Ok(()),

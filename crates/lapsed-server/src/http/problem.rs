@@ -1,4 +1,5 @@
-//! What went wrong, as `application/problem+json` (RFC 9457): `type` is a stable word.
+//! Errors as `application/problem+json` (RFC 9457). The member `type` is a stable word that clients
+//! may compare.
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -28,7 +29,7 @@ fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok,
 }
 
 impl Problem {
-    /// A problem of a stable kind.
+    /// A problem whose `type` is the stable word `kind`.
     pub fn new(
         status: StatusCode,
         kind: &'static str,
@@ -39,7 +40,7 @@ impl Problem {
         Problem(Box::new(Members { kind, title, status, detail: detail.into(), more, headers }))
     }
 
-    /// With one more member.
+    /// Adds one more member to the problem's JSON.
     pub fn with(mut self, member: &str, value: Value) -> Problem {
         self.0.more.insert(member.to_owned(), value);
         self
@@ -49,13 +50,13 @@ impl Problem {
         self.header_value(name, HeaderValue::from_static(value))
     }
 
-    /// With a header that is known only now.
+    /// Adds a header to the answer, with a value that is computed at run time.
     pub fn header_value(mut self, name: header::HeaderName, value: HeaderValue) -> Problem {
         self.0.headers.insert(name, value);
         self
     }
 
-    /// 400: the request cannot be read.
+    /// 400: the request cannot be parsed.
     pub fn malformed(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "malformed", "The request cannot be read", detail)
     }
@@ -64,7 +65,7 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", "There is no such thing", detail)
     }
 
-    /// 422: can be read, and cannot be right.
+    /// 422: the request can be parsed, but its content is not valid.
     pub fn invalid(detail: impl Into<String>) -> Problem {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
         Problem::new(status, "invalid", "The input cannot be right", detail)
@@ -123,12 +124,12 @@ impl IntoResponse for Problem {
     }
 }
 
-/// For paths that nothing answers.
+/// Answers requests to a path that has no route.
 pub async fn no_route(uri: Uri) -> Problem {
     Problem::not_found(format!("nothing answers at {}; see /openapi.json", uri.path()))
 }
 
-/// For methods that a path does not know.
+/// Answers requests with a method that the path does not support.
 pub async fn no_method(method: Method, uri: Uri) -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,

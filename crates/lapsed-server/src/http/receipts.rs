@@ -1,4 +1,4 @@
-//! `/v1/receipts`: what was reclaimed, and putting it back.
+//! `/v1/receipts`: lists what was reclaimed, and restores it.
 
 use std::sync::Arc;
 
@@ -19,38 +19,38 @@ use crate::node::LiveSystem;
 use crate::node::page::{self, PAGE_MAX, ReceiptCursor, ReceiptFilter};
 use crate::node::shapes::ReceiptPage;
 
-/// How many receipts a page has unless told.
+/// Receipts per page if the request has no `limit`.
 const PAGE_DEFAULT: usize = 100;
 
-/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(one)).routes(routes!(restore))
 }
 
-/// Which receipts.
+/// The parameters that select receipts.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct ListQuery {
-    /// `NAME` or `KIND/NAME`; all systems without it.
+    /// `NAME` or `KIND/NAME` of one system. Default: all systems.
     system: Option<String>,
-    /// Only those after this cursor, oldest first.
+    /// Return only receipts after this cursor, oldest first.
     after: Option<String>,
-    /// Only those before this cursor, newest first.
+    /// Return only receipts before this cursor, newest first.
     before: Option<String>,
-    /// At most so many; 100 without it, 1,000 at the most.
+    /// Return at most this many receipts. Default 100, at most 1,000.
     limit: Option<usize>,
-    /// Only those of this key.
+    /// Return only receipts of the entry with this key.
     key: Option<String>,
-    /// Only those of this owner.
+    /// Return only receipts of entries that this owner held.
     owner: Option<String>,
-    /// Only those with this in their key or their owner, in whatever case.
+    /// Return only receipts whose key or owner contains this text; upper and lower case are the
+    /// same.
     search: Option<String>,
-    /// Only those for this reason: `owner_dead`, `orphaned`, ...
+    /// Return only receipts with this reason: `owner_dead`, `orphaned`, ...
     reason: Option<String>,
-    /// Only those written then or later, on the store's clock.
+    /// Return only receipts written at this time or later, in milliseconds of the store's clock.
     since_ms: Option<u64>,
-    /// Only those written before then.
+    /// Return only receipts written before this time, in milliseconds of the store's clock.
     until_ms: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl ListQuery {
 }
 
 impl App {
-    /// The systems that `system` means: all of them without one.
+    /// The systems that the parameter `system` selects; all systems if it is absent.
     pub(super) fn chosen(&self, system: Option<&str>) -> Result<Vec<Arc<LiveSystem>>, Problem> {
         let all = self.node.systems();
         let Some(wanted) = system else { return Ok(all.to_vec()) };
@@ -77,7 +77,7 @@ impl App {
     }
 }
 
-/// Receipts: the newest first, or those after a cursor.
+/// Lists receipts, newest first, or oldest first after a cursor.
 #[utoipa::path(get, path = "/v1/receipts", tag = "receipts", params(ListQuery),
     responses((status = 200, body = ReceiptPage)))]
 async fn list(
@@ -109,7 +109,7 @@ async fn list(
     Ok(JsonAnswer(page::read(&systems, &wanted).await?))
 }
 
-/// One receipt.
+/// Shows one receipt.
 #[utoipa::path(get, path = "/v1/receipts/{id}", tag = "receipts",
     responses((status = 200, body = schemas::Receipt)))]
 async fn one(
@@ -121,7 +121,7 @@ async fn one(
     receipt.map(JsonAnswer).ok_or_else(|| missing(&id))
 }
 
-/// Puts back what a receipt removed, if its place is still free.
+/// Restores the entry that a receipt removed, if its key is still free.
 #[utoipa::path(post, path = "/v1/receipts/{id}/restore", tag = "receipts",
     responses((status = 200, body = schemas::Restored),
         (status = 409, description = "Its place is taken, or its owner has gone",
@@ -143,7 +143,7 @@ async fn restore(
     }
 }
 
-/// What came of it, for the audit.
+/// The outcome of a restore in words, for the audit.
 pub fn told(restored: &Restored) -> String {
     match restored {
         Restored::Refused { why } => format!("refused: {why}"),

@@ -1,4 +1,5 @@
-//! `/v1/reconcile`: makes a system's index agree with its truth, or says how they differ.
+//! `/v1/reconcile`: compares a system's index with its truth, and repairs the index or reports the
+//! differences.
 
 use axum::extract::State;
 use lapsed_core::sweep::{Cursor, PassMode};
@@ -15,12 +16,12 @@ use crate::config::token::Scope;
 use crate::node::ReconcileOrder;
 use crate::node::shapes::{Estimate, Reconciliation};
 
-/// Both.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(reconcile, estimate))
 }
 
-/// What it would take to reconcile: about how many requests, where each of them has a price.
+/// Estimates the cost of a reconciliation: about how many requests it takes, on stores where every
+/// request costs money.
 #[utoipa::path(get, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
     responses((status = 200, body = Estimate),
         (status = 501, description = "This system has no index", body = super::schemas::Problem,
@@ -33,21 +34,21 @@ async fn estimate(
     Ok(JsonAnswer(Estimate { requests: reconciler.cost().await? }))
 }
 
-/// How to reconcile.
+/// The options of a reconciliation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ReconcileOptions {
-    /// Say what differs, and change nothing.
+    /// Report the differences, and change nothing.
     pub dry_run: Option<bool>,
-    /// Go on from here: `next` of a run that did not finish.
+    /// Resume here: the value of `next` from a run that did not finish.
     pub from: Option<String>,
-    /// Name up to so many of the changes; at most 100,000.
+    /// List at most this many of the changes in the report; at most 100,000.
     pub list: Option<usize>,
 }
 
-/// Compares index and truth and heals the index. It runs to its end even if the client goes away. A dry
-/// run needs the scope `read` only, healing `act`.
+/// Compares a system's index with its truth and repairs the index. The run continues to its end
+/// even if the client disconnects. A dry run needs the scope `read` only, a repair needs `act`.
 #[utoipa::path(post, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
     params(("kind" = String, Path), ("name" = String, Path), ReconcileOptions),
     request_body = Option<ReconcileOptions>,

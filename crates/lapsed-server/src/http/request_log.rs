@@ -1,7 +1,7 @@
-//! What the log says of requests: those that failed by a fault of ours or of a store, and with `-vv` all of them.
+//! The request log: requests that were answered with a 5xx status and, with `-vv`, all requests.
 //!
-//! Each has an id, the caller's own (`x-request-id`) or a new one, which the answer repeats where it is worth asking
-//! about.
+//! Each logged request has an id, either the client's own (`x-request-id`) or a new one. The answer
+//! repeats the id if the request was logged or the client sent one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -12,10 +12,10 @@ use axum::response::Response;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest id that is taken from a caller.
+/// The longest id that is accepted from a client, in bytes; a longer one is ignored.
 const ID_BYTES_MAX: usize = 128;
 
-/// One request, as long as it is under way.
+/// One request that is being handled, with what its log line needs.
 pub struct RequestLog {
     method: Method,
     uri: Uri,
@@ -24,7 +24,8 @@ pub struct RequestLog {
 }
 
 impl RequestLog {
-    /// Of this one. Copies nothing but what is shared anyway.
+    /// Records the method, path, id and start time of a request. The clones are cheap: they only
+    /// share memory with the request.
     pub fn of(request: &Request) -> RequestLog {
         let given = request.headers().get(&REQUEST_ID);
         let given = given.filter(|id| id.len() <= ID_BYTES_MAX && id.to_str().is_ok()).cloned();
@@ -50,7 +51,7 @@ impl RequestLog {
     }
 }
 
-/// Unique among the requests of this host: the process, and a number.
+/// A new id, unique among the requests of this host: the process id and a number.
 fn new_id() -> HeaderValue {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! How long a request may take, without a timer of its own for each.
+//! The time limit of requests, without a timer for each request.
 //!
-//! Arming a timer wakes the thread that waits for the network, at every request anew, which costs
-//! more than a beat does. So one tick serves all of them: a request looks at the clock when it
-//! comes, and is at most one tick late to be cut off.
+//! Arming a timer for every request would each time wake the thread that waits for the network,
+//! which costs more than handling a heartbeat. Instead one periodic tick serves all requests: a
+//! request notes the time when it arrives, compares it at each tick, and is cut off at most one
+//! tick after its limit.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,17 +13,17 @@ use std::time::{Duration, Instant};
 use futures::future::{Either, select};
 use tokio::sync::Notify;
 
-/// The longest time between two ticks.
+/// The longest interval between two ticks.
 const TICK_MAX: Duration = Duration::from_millis(100);
 
-/// A time limit shared by all requests.
+/// One time limit that all requests share.
 pub struct RequestTimeout {
     limit: Duration,
     tick: Arc<Notify>,
 }
 
 impl RequestTimeout {
-    /// Begins to tick, on the current runtime, for as long as it is there.
+    /// Starts the ticks on the current Tokio runtime. They end when the value is dropped.
     pub fn start(limit: Duration) -> RequestTimeout {
         let tick = Arc::new(Notify::new());
         let every = (limit / 4).clamp(Duration::from_millis(1), TICK_MAX);
@@ -30,7 +31,7 @@ impl RequestTimeout {
         RequestTimeout { limit, tick }
     }
 
-    /// What `work` answers; none when it takes too long.
+    /// Runs `work` and returns its answer, or `None` if it takes longer than the limit.
     pub async fn with<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let began = Instant::now();
         match select(pin!(work), pin!(self.expire(began))).await {

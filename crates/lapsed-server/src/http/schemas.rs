@@ -1,5 +1,6 @@
-//! The types of the answers that are described in the OpenAPI document under one roof: the core's own
-//! types, which derive their schemas, and the few whose JSON a derived schema would describe wrongly.
+//! The types of answers that the OpenAPI document describes: re-exports of the core's types, which
+//! derive their schemas, and own definitions for the few types whose JSON a derived schema would
+//! describe wrongly.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -18,57 +19,59 @@ pub use lapsed_core::store::StoreInfo;
 pub use lapsed_core::sweep::{Census, PassReport};
 pub use lapsed_core::system::Explanation;
 
-/// `application/problem+json`. `lost` problems also have `owner`, `incarnation`, `ending`,
-/// `ended_ms`, `held` and `held_total`; those of leases `why`, `token` and `holder`. `held` problems
-/// have `holder`, `token`, `deadline_ms` and `left_ms`.
+/// An error, sent as `application/problem+json`. Problems of type `lost` also have `owner`,
+/// `incarnation`, `ending`, `ended_ms`, `held` and `held_total`; for leases they also have `why`,
+/// `token` and `holder`. Problems of type `held` have `holder`, `token`, `deadline_ms` and
+/// `left_ms`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemSchema {
-    /// A stable word: `invalid`, `lost`, `unavailable`, ...
+    /// A stable word that clients may compare: `invalid`, `lost`, `unavailable`, ...
     #[schema(example = "lost")]
     r#type: String,
     title: String,
     status: u16,
-    /// What happened and what to do.
+    /// What happened, and what the client should do.
     detail: String,
 }
 
-/// One job. In flight it has `owner`, `incarnation`, `token`, `since_ms`, `due_ms` and `ended`; a
-/// dead letter `why`, `at_ms` and perhaps `error`.
-// The core's type flattens an enum; derived, the members of its variants would not be members of the job.
+/// One job. A job in flight has `owner`, `incarnation`, `token`, `since_ms`, `due_ms` and `ended`;
+/// a dead letter has `why`, `at_ms` and sometimes `error`.
+// The core's type flattens an enum; a derived schema would not list the members of its variants as
+// members of the job.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Job)]
 pub struct JobSchema {
     id: String,
     queue: String,
     payload: String,
-    /// How many workers died with it within the window.
+    /// How many workers died while they held this job, within the configured window.
     crashes: u32,
     entered_ms: u64,
-    /// `queued`, `in_flight` or `dead`.
+    /// One of `queued`, `in_flight` and `dead`.
     state: String,
     owner: Option<String>,
     incarnation: Option<u64>,
     token: Option<u64>,
     since_ms: Option<u64>,
-    /// Until when its owner lives unless it beats.
+    /// When the owner's heartbeat expires, in milliseconds of the store's clock.
     due_ms: Option<u64>,
-    /// How (`dead`, `retired`) and when its owner ended.
+    /// How (`dead`, `retired`) and when the owner's incarnation ended.
     #[schema(value_type = Option<Vec<Object>>)]
     ended: Option<(String, u64)>,
-    /// `failed`, `crashes`, `too_old` or `asked`.
+    /// Why the job is a dead letter: `failed`, `crashes`, `too_old` or `asked`.
     why: Option<String>,
     at_ms: Option<u64>,
     error: Option<String>,
     now_ms: u64,
 }
 
-/// What was put back.
-// The core's type has a second variant, which is answered as a problem.
+/// The entry that was restored.
+// The core's type has a second variant, which is answered as a problem instead.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Restored)]
 pub struct RestoredSchema {
-    /// `restored`
+    /// Always `restored`; other outcomes are problems.
     outcome: String,
     key: String,
     owner: String,

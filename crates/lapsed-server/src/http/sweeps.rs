@@ -1,4 +1,5 @@
-//! `/v1/sweeps` and `/v1/explain`: how each system stands, one pass now, and why.
+//! `/v1/sweeps` and `/v1/explain`: the status of each system, a pass on demand, and why a key is or
+//! is not dead.
 
 use axum::extract::State;
 use lapsed_core::sweep::{PassMode, PassReport};
@@ -15,23 +16,22 @@ use super::{Shared, schemas};
 use crate::config::token::Scope;
 use crate::node::shapes::{Sweeps, SystemStatus};
 
-/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(all)).routes(routes!(one, pass)).routes(routes!(explain))
 }
 
-/// How to run a pass.
+/// The options of a pass.
 #[derive(Clone, Copy, Default, Deserialize, ToSchema, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 struct PassOptions {
-    /// Do everything but the change.
+    /// Do everything except the change itself.
     dry_run: Option<bool>,
-    /// Name up to so many of the entries in the report; at most 100,000.
+    /// List at most this many of the entries in the report; at most 100,000.
     list: Option<usize>,
 }
 
-/// How every system stands.
+/// Shows the status of every system.
 #[utoipa::path(get, path = "/v1/sweeps", tag = "sweeps",
     responses((status = 200, body = Sweeps)))]
 async fn all(State(app): State<Shared>) -> JsonAnswer<Sweeps> {
@@ -42,7 +42,7 @@ async fn all(State(app): State<Shared>) -> JsonAnswer<Sweeps> {
     JsonAnswer(Sweeps { systems })
 }
 
-/// How one system stands.
+/// Shows the status of one system.
 #[utoipa::path(get, path = "/v1/sweeps/{kind}/{name}", tag = "sweeps",
     responses((status = 200, body = SystemStatus)))]
 async fn one(
@@ -52,8 +52,8 @@ async fn one(
     Ok(JsonAnswer(app.live(&kind, &name)?.status().await))
 }
 
-/// One pass now. It runs to its end even if the client goes away. A dry run needs the scope `read`
-/// only, a real pass `act`.
+/// Runs one pass now. The pass continues to its end even if the client disconnects. A dry run needs
+/// the scope `read` only, a real pass needs `act`.
 #[utoipa::path(post, path = "/v1/sweeps/{kind}/{name}", tag = "sweeps",
     params(("kind" = String, Path), ("name" = String, Path), PassOptions),
     request_body = Option<PassOptions>,
@@ -83,12 +83,12 @@ async fn pass(
     Ok(JsonAnswer(app.finish(work).await??))
 }
 
-/// What came of a pass, for the audit.
+/// The outcome of a pass in words, for the audit.
 pub fn told(report: &PassReport) -> String {
     format!("{}, {} reclaimed", report.stopped, report.reclaimed)
 }
 
-/// Why a key (or an owner) is, or is not, dead.
+/// Explains why a key (or an owner) is, or is not, dead.
 #[utoipa::path(get, path = "/v1/explain/{kind}/{name}/{key}", tag = "sweeps",
     responses((status = 200, body = schemas::Explanation)))]
 async fn explain(

@@ -1,4 +1,4 @@
-//! `/v1/webhooks`: how they stand, their dead letters, and a try.
+//! `/v1/webhooks`: the progress of each webhook, its dead letters, and a test delivery.
 
 use std::sync::Arc;
 
@@ -17,10 +17,9 @@ use super::{App, Shared};
 use crate::node::audit::{self, AuditAction};
 use crate::webhooks::{DeadLetter, Fate, Hook, HookStatus, LETTERS_MAX};
 
-/// How many letters of each system unless told.
+/// Dead letters per system if the request has no `limit`.
 const LIMIT_DEFAULT: usize = 100;
 
-/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(webhooks))
@@ -30,17 +29,17 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(test))
 }
 
-/// All webhooks.
+/// All configured webhooks and their progress.
 #[derive(Serialize, ToSchema)]
 pub struct WebhookList {
-    /// In the order of the configuration.
+    /// One element per webhook, in the order of the configuration.
     pub webhooks: Vec<HookStatus>,
 }
 
-/// Dead letters of a webhook.
+/// The dead letters of one webhook: deliveries that were given up.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct WebhookLetters {
-    /// The newest first, system by system.
+    /// The dead letters, grouped by system, newest first within each system.
     pub dead: Vec<DeadLetter>,
 }
 
@@ -48,30 +47,30 @@ pub struct WebhookLetters {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct LettersQuery {
-    /// `NAME` or `KIND/NAME`; all systems without it.
+    /// `NAME` or `KIND/NAME` of one system. Default: all systems.
     system: Option<String>,
-    /// Only those whose number is below this; together with `system`.
+    /// Return only dead letters whose number is below this one. Requires `system`.
     before: Option<u64>,
-    /// At most so many of each system (100).
+    /// Return at most this many dead letters per system. Default 100.
     limit: Option<usize>,
 }
 
-/// Which letter.
+/// Names one dead letter.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LetterBody {
-    /// Its id, as it is listed.
+    /// The id of the dead letter, as it is listed.
     pub id: String,
 }
 
-/// What became of it.
+/// What was done with a dead letter: `queued` (it will be delivered again) or `deleted`.
 #[derive(Serialize, ToSchema)]
 struct Settled {
     id: String,
     outcome: &'static str,
 }
 
-/// What was sent.
+/// The id of a test delivery, and its outcome.
 #[derive(Serialize, ToSchema)]
 struct Sent {
     delivery: String,
@@ -89,7 +88,7 @@ impl App {
     }
 }
 
-/// All webhooks, and how far each has come.
+/// Lists all webhooks, and how far each one has delivered.
 #[utoipa::path(get, path = "/v1/webhooks", tag = "webhooks",
     responses((status = 200, body = WebhookList)))]
 async fn webhooks(State(app): State<Shared>) -> Result<JsonAnswer<WebhookList>, Problem> {
@@ -100,7 +99,7 @@ async fn webhooks(State(app): State<Shared>) -> Result<JsonAnswer<WebhookList>, 
     Ok(JsonAnswer(WebhookList { webhooks }))
 }
 
-/// Deliveries that were given up, the newest first.
+/// Lists the deliveries of a webhook that were given up, newest first.
 #[utoipa::path(get, path = "/v1/webhooks/{name}/dead", tag = "webhooks",
     params(("name" = String, Path), LettersQuery),
     responses((status = 200, body = WebhookLetters)))]
@@ -125,7 +124,7 @@ async fn dead(
     Ok(JsonAnswer(WebhookLetters { dead }))
 }
 
-/// Has a delivery that was given up tried again.
+/// Queues a delivery that was given up, so that it is tried again.
 #[utoipa::path(post, path = "/v1/webhooks/{name}/dead/put_back", tag = "webhooks",
     request_body = LetterBody, params(("name" = String, Path)),
     responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
@@ -139,7 +138,7 @@ async fn put_back(
     settle(&app, &name, body.id, Fate::PutBack, deed).await
 }
 
-/// Forgets a delivery that was given up.
+/// Deletes a delivery that was given up.
 #[utoipa::path(post, path = "/v1/webhooks/{name}/dead/delete", tag = "webhooks",
     request_body = LetterBody, params(("name" = String, Path)),
     responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
@@ -153,7 +152,8 @@ async fn delete(
     settle(&app, &name, body.id, Fate::Deleted, deed).await
 }
 
-/// Written down in the system whose receipt it is, before it is done.
+/// Retries or deletes a dead letter. The action is recorded in the audit of the system whose
+/// receipts it is about, before it is carried out.
 async fn settle(
     app: &Shared,
     name: &str,
@@ -180,7 +180,7 @@ async fn settle(
     }
 }
 
-/// Sends an event `test` that says nothing, once.
+/// Sends one `test` event without content to the webhook's receiver; it is not retried.
 #[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks",
     params(("name" = String, Path)),
     responses((status = 200, body = Sent), (status = 502, description = "The receiver did not take it")))]

@@ -1,4 +1,5 @@
-//! `/v1/whoami`: what the bearer of a token may do, so that a page or a script need not try.
+//! `/v1/whoami`: what the client's token allows, so that a page or a script can ask instead of
+//! trying.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -10,25 +11,25 @@ use super::auth::Caller;
 use super::extract::JsonAnswer;
 use crate::config::token::Scope;
 
-/// The one there is.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(whoami))
 }
 
-/// Who asks, and what they may do.
+/// The client's token and its scopes.
 #[derive(Serialize, ToSchema)]
 struct Whoami {
-    /// The name of the token; `token` and `read_token` are those of [server]. None without tokens.
+    /// The name of the token; `token` and `read_token` are the ones of `[server]`. Absent if no
+    /// tokens are configured.
     name: Option<String>,
-    /// `read`, `write`, `act`.
+    /// The scopes of the token: `read`, `write`, `act`.
     scopes: Vec<Scope>,
-    /// Until when the token is valid, in milliseconds since 1970.
+    /// When the token expires, in milliseconds since 1970; absent if it does not.
     expires_ms: Option<u64>,
-    /// There are no tokens: whoever reaches the daemon may do everything.
+    /// True if no tokens are configured: everybody who can reach the daemon may do everything.
     open: bool,
 }
 
-/// Who asks, and what they may do.
+/// Shows the client's token and its scopes.
 #[utoipa::path(get, path = "/v1/whoami", tag = "service",
     responses((status = 200, body = Whoami)))]
 async fn whoami(caller: Caller) -> JsonAnswer<Whoami> {

@@ -1,4 +1,5 @@
-//! The routes that owners of every kind of system have: written once, and hung under each kind's path.
+//! The routes of owners, which are the same for every kind of system: defined once, and mounted
+//! under the path of each kind.
 
 use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
@@ -14,7 +15,7 @@ use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// All of them, for the owners of `kind`.
+/// The owners' routes under the path of `kind`.
 pub fn routes(kind: Kind) -> OpenApiRouter<Shared> {
     let all: [UtoipaMethodRouter<Shared>; 5] =
         [routes!(start), routes!(beat), routes!(beat_many), routes!(all), routes!(one)];
@@ -22,7 +23,7 @@ pub fn routes(kind: Kind) -> OpenApiRouter<Shared> {
     all.into_iter().fold(OpenApiRouter::new(), hang)
 }
 
-/// The same routes under the path of `kind`, and among its own in the document.
+/// Moves the routes under the path of `kind`, and into its group in the OpenAPI document.
 fn under(
     kind: Kind,
     (schemas, mut paths, router): UtoipaMethodRouter<Shared>,
@@ -37,8 +38,8 @@ fn under(
     (schemas, paths, router)
 }
 
-/// The kind of system that a request is for, read from the path as it came: the routes are the same
-/// for all of them.
+/// The kind of system that a request is for. It is read from the request's path, because the
+/// handlers are the same for all kinds.
 struct Of(Kind);
 
 fn kind_of(path: &str) -> Option<Kind> {
@@ -54,7 +55,7 @@ impl FromRequestParts<Shared> for Of {
     }
 }
 
-/// Begins a new life of an owner.
+/// Starts a new incarnation of an owner.
 #[utoipa::path(post, path = "/start", params(("name" = String, Path)),
     request_body = StartBody,
     responses((status = 201, body = BeatAnswer)))]
@@ -69,7 +70,8 @@ async fn start(
     Ok((StatusCode::CREATED, JsonAnswer(BeatAnswer::of(body.owner, beat))))
 }
 
-/// Life. Without an incarnation the newest one of that name is meant; `lost` when that life ended.
+/// Records a heartbeat. Without `incarnation` it is for the newest incarnation of that owner. The
+/// answer is a `lost` problem if the incarnation has ended.
 #[utoipa::path(post, path = "/beat", params(("name" = String, Path)),
     request_body = ClaimBody,
     responses((status = 200, body = BeatAnswer),
@@ -85,7 +87,7 @@ async fn beat(
     Ok(JsonAnswer(BeatAnswer::of(body.owner, beat)))
 }
 
-/// Many beats; each has its own answer, in order.
+/// Records many heartbeats. Each has its own answer, in the order of the request.
 #[utoipa::path(post, path = "/beat_many", params(("name" = String, Path)),
     request_body = BeatsBody,
     responses((status = 200, body = BeatsAnswer)))]
@@ -108,7 +110,7 @@ async fn beat_many(
     Ok(JsonAnswer(BeatsAnswer { results }))
 }
 
-/// Owners, oldest incarnation first.
+/// Lists owners by incarnation, oldest first.
 #[utoipa::path(get, path = "/owners", params(("name" = String, Path), OwnersQuery),
     responses((status = 200, body = Owners)))]
 async fn all(
@@ -123,7 +125,7 @@ async fn all(
     Ok(JsonAnswer(Owners { owners, next }))
 }
 
-/// The newest life of one owner.
+/// Shows one incarnation of an owner: the given one, or the newest.
 #[utoipa::path(get, path = "/owners/{owner}",
     params(("name" = String, Path), ("owner" = String, Path), LifeQuery),
     responses((status = 200, body = schemas::OwnerInfo)))]

@@ -1,4 +1,4 @@
-//! What the routes of owners are given and answer.
+//! The bodies, parameters and answers of the owners' routes.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::config::units::SPAN_MAX;
 use crate::http::problem::Problem;
 use crate::http::schemas;
 
-/// Who begins a life.
+/// The owner for which a new incarnation is started.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StartBody {
-    /// 1 to 512 bytes, no control characters.
+    /// The owner's name: 1 to 512 bytes, no control characters.
     #[schema(example = "ingest-1")]
     pub owner: String,
-    /// How long a beat lasts, if not as configured.
+    /// How long a heartbeat lasts, in milliseconds. Default: as configured.
     pub ttl_ms: Option<u64>,
 }
 
@@ -34,13 +34,13 @@ impl StartBody {
     }
 }
 
-/// Who acts.
+/// The owner, and the incarnation of it, on whose behalf the request acts.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimBody {
     #[schema(example = "ingest-1")]
     pub owner: String,
-    /// Which life of that name; the newest without it.
+    /// The incarnation of this owner. Default: the newest one.
     pub incarnation: Option<u64>,
 }
 
@@ -50,18 +50,18 @@ impl ClaimBody {
     }
 }
 
-/// Alive until `deadline_ms`.
+/// An accepted heartbeat: the owner counts as alive until `deadline_ms`.
 #[derive(Serialize, ToSchema)]
 pub struct BeatAnswer {
     pub owner: String,
-    /// Which life: the fencing token of all that it writes.
+    /// The owner's incarnation, which is also the fencing token of everything that it writes.
     pub incarnation: u64,
-    /// Until when it now lives, on the store's clock.
+    /// When this heartbeat expires, in milliseconds of the store's clock.
     pub deadline_ms: u64,
-    /// The store's clock.
+    /// The time of the store's clock, in milliseconds.
     pub now_ms: u64,
     pub ttl_ms: u64,
-    /// Whether this call began the life.
+    /// Whether this call started the incarnation.
     pub started: bool,
 }
 
@@ -72,20 +72,20 @@ impl BeatAnswer {
     }
 }
 
-/// Many beats.
+/// The heartbeats of several owners.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BeatsBody {
     pub beats: Vec<ClaimBody>,
 }
 
-/// One answer a beat, in order.
+/// One answer per heartbeat, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct BeatsAnswer {
     pub results: Vec<OneBeat>,
 }
 
-/// Either a beat (`ok` is true) or a problem (`ok` is false).
+/// The answer to one heartbeat: either its result (`ok` is true) or a problem (`ok` is false).
 #[derive(Serialize, ToSchema)]
 pub struct OneBeat {
     pub ok: bool,
@@ -109,52 +109,52 @@ impl OneBeat {
     }
 }
 
-/// Which owners.
+/// The parameters that select a page of owners.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct OwnersQuery {
-    /// Those after this incarnation: `next` of the page before.
+    /// Return owners after this incarnation: the value of `next` of the previous page.
     pub after: Option<u64>,
-    /// At most so many.
+    /// Return at most this many owners. Default 1,000, at most 10,000.
     pub limit: Option<usize>,
 }
 
-/// Which life.
+/// The parameter that selects an incarnation of the owner.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LifeQuery {
-    /// Which life of that name; the newest without it.
+    /// The incarnation of this owner. Default: the newest one.
     pub incarnation: Option<u64>,
 }
 
-/// Which of what a life holds.
+/// The parameters that select a page of the keys that an incarnation holds.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct HeldQuery {
-    /// Which life of that name; the newest without it.
+    /// The incarnation of this owner. Default: the newest one.
     pub incarnation: Option<u64>,
-    /// Those after this key: `next` of the page before.
+    /// Return keys after this one: the value of `next` of the previous page.
     pub after: Option<String>,
-    /// At most so many.
+    /// Return at most this many keys. Default 1,000, at most 10,000.
     pub limit: Option<usize>,
 }
 
-/// A page of owners.
+/// One page of owners.
 #[derive(Serialize, ToSchema)]
 pub struct Owners {
     #[schema(value_type = Vec<schemas::OwnerInfo>)]
     pub owners: Vec<OwnerInfo>,
-    /// Where the next page begins: give it as `after`.
+    /// Where the next page begins: send it as `after`. Absent on the last page.
     pub next: Option<u64>,
 }
 
-/// A page of keys.
+/// One page of keys.
 #[derive(Serialize, ToSchema)]
 pub struct Keys {
     pub keys: Vec<String>,
-    /// Where the next page begins: give it as `after`.
+    /// Where the next page begins: send it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
