@@ -1,5 +1,5 @@
-//! The HTTP API, put together: the routes of every kind of system and those that all share, the OpenAPI
-//! document, the dashboard, and what a request passes before it is routed.
+//! Assembles the HTTP API: the routes of every kind of system, the routes that all kinds share, the
+//! OpenAPI document, the dashboard, and the checks that a request passes before it is routed.
 
 pub mod connections;
 mod front;
@@ -14,7 +14,7 @@ use crate::http::{self, Shared, problem};
 use crate::systems;
 pub use front::RequestGate;
 
-/// All routes, and what stands before them.
+/// The complete HTTP service: all routes behind the checks of [`RequestGate`].
 pub fn service(app: Shared) -> RequestGate {
     let (routes, document) = routes().split_for_parts();
     let router = routes
@@ -26,7 +26,7 @@ pub fn service(app: Shared) -> RequestGate {
     RequestGate::new(app, router)
 }
 
-/// Every route with its description.
+/// Every route of the API, with its OpenAPI description.
 fn routes() -> OpenApiRouter<Shared> {
     let common = OpenApiRouter::with_openapi(openapi::base())
         .merge(http::routes())

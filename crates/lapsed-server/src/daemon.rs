@@ -1,7 +1,7 @@
-//! The daemon: opens, sweeps, serves, and drains when told to stop.
+//! The daemon: opens the stores, sweeps, serves, and shuts down gracefully.
 //!
-//! The order of leaving matters: stop accepting, let every pass finish its batch, give back the
-//! terms, and only then close the stores.
+//! The order of the shutdown matters: stop accepting connections, let every pass finish its batch,
+//! give up the leader terms, and only then close the stores.
 
 mod notice;
 
@@ -31,17 +31,18 @@ use crate::webhooks::Webhooks;
 use crate::write_timeout::WriteTimeoutListener;
 use notice::Notice;
 
-/// How long requests under way may take after the daemon was told to stop.
+/// How long requests may still take after the daemon began to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs the daemon until SIGTERM or SIGINT.
 pub async fn run(mut config: Config) -> Result<(), Failure> {
     let clock = SystemClock::shared();
-    // From here on only its digest is needed.
+    // From here on only the token's digest is needed.
     config.server.token = None;
     let tls = config.server.tls.as_ref().map(tls::open).transpose();
     let tls = tls.map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
-    // Before a folder is made: whoever cannot listen leaves nothing behind.
+    // The address is bound before any folder is created, so that a daemon that cannot listen leaves
+    // nothing behind.
     let listener = bind(&config).await?;
     let address = listener.local_addr()?;
     let metrics = Arc::new(Metrics::new(clock.clone(), systems::metrics(&clock)));
@@ -72,7 +73,8 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
     let lines = WriteTimeoutListener::new(listener, config.server.write_timeout);
     let serving = serve(lines, tls, api::service(app), stop.clone())?;
-    // Before it says that it is there: whoever hears that may tell it to stop at once.
+    // Signal handlers are installed before the daemon reports that it is ready, because a script
+    // may send SIGTERM right after that.
     let signals = Signals::listen()?;
     announce(&config, &*clock, address)?;
     let notice = Notice::from_env();
@@ -127,7 +129,7 @@ async fn bind(config: &Config) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Answers until told to stop.
+/// Starts to serve HTTP until `stop`.
 fn serve(
     lines: WriteTimeoutListener,
     tls: Option<Current>,
@@ -140,7 +142,7 @@ fn serve(
     })
 }
 
-/// One task a system runs its passes.
+/// Starts one task per system, which runs its passes.
 fn sweep(node: &OpenSystems, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
@@ -149,8 +151,8 @@ fn sweep(node: &OpenSystems, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinS
     tasks
 }
 
-/// One task a system that has an index compares it with its truth now and then; in leader mode only
-/// whoever leads does.
+/// Starts one task for each system that has an index, which regularly compares it with its truth.
+/// In leader mode only the leader does so.
 fn reconcile(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
@@ -163,7 +165,7 @@ fn reconcile(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     tasks
 }
 
-/// What some systems have to do besides.
+/// Starts the background tasks that some kinds of system have besides passes.
 fn errands(config: &Config, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for plan in &config.systems {
@@ -176,7 +178,7 @@ fn errands(config: &Config, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()
     tasks
 }
 
-/// In leader mode, one more renews the term.
+/// In leader mode, starts one task per system that renews the leader's term.
 fn campaign(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for campaign in node.systems().iter().filter_map(|live| live.take_campaign()) {
@@ -186,7 +188,8 @@ fn campaign(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     tasks
 }
 
-/// One line on stdout, once it can be reached: for scripts. The rest is for the log.
+/// Prints one line to stdout once the daemon can be reached, for scripts. Everything else goes to
+/// the log.
 fn announce(config: &Config, clock: &dyn Clock, address: SocketAddr) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     let scheme = config.server.scheme();
@@ -209,7 +212,8 @@ fn announce(config: &Config, clock: &dyn Clock, address: SocketAddr) -> Result<(
     Ok(())
 }
 
-/// The address to open on this machine.
+/// The address by which this machine reaches the daemon: an unspecified address is replaced by
+/// loopback.
 fn reached(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
@@ -218,7 +222,7 @@ fn reached(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What tells the daemon to stop.
+/// The signals that stop the daemon.
 struct Signals {
     term: Signal,
     interrupt: Signal,
@@ -230,7 +234,7 @@ impl Signals {
         Ok(Signals { term, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Until the first; a second one means now.
+    /// Waits for the first signal. A second signal ends the process at once.
     async fn wait(mut self) {
         self.next().await;
         tokio::spawn(async move {

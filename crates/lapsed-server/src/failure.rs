@@ -1,4 +1,4 @@
-//! Why a command failed, and with which exit code.
+//! The errors of commands, each with its exit code.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -8,15 +8,15 @@ use lapsed_core::Error;
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// Exit 2: wrong usage or configuration.
+    /// Exit 2: the usage or the configuration is wrong.
     Usage(String),
-    /// Exit 1: it was right, and did not work.
+    /// Exit 1: the command was valid, but did not succeed.
     Failed(String),
-    /// This exit code, and what is to be said.
+    /// Exits with this code, after printing this message.
     Told(u8, String),
-    /// This exit code, without a word: all that was to be said was said.
+    /// Exits with this code without a message, because everything was printed already.
     Silent(u8),
-    /// The reader of our output has gone: nothing more to do.
+    /// The reader of our output has closed it, so there is nothing left to print.
     Closed,
 }
 
@@ -59,7 +59,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// By what a store's client or the system says: what to do next.
+/// Advice by error message: if a message of a store's client or of the operating system contains
+/// the first text, the second is added.
 const NEXT_STEPS: &[(&str, &str)] = &[
     (
         "Connection refused",
@@ -76,7 +77,7 @@ const NEXT_STEPS: &[(&str, &str)] = &[
     ("folder cannot be made", "Choose another folder with --data DIR, or in `url` of [store.NAME]"),
 ];
 
-/// After the error, where there is something to do.
+/// The advice to print after an error; empty if there is none.
 fn next_step(error: &Error) -> String {
     let Error::Unavailable { what, .. } = error else { return String::new() };
     let step = NEXT_STEPS.iter().find(|(said, _)| what.contains(said));

@@ -1,19 +1,20 @@
-//! The feed: the newest receipts, read from the store once and told to everybody who listens.
+//! The event feed: new receipts are read from the store once, and sent to all listeners.
 //!
-//! One tail reads a selection of systems (all of them, or those that somebody asked for), writes each
-//! receipt down as the very bytes that are sent, and keeps the newest pages of them in a ring of
-//! bounded size. Whoever keeps up is given those bytes; whoever comes back with an old cursor, or is
-//! too slow for the ring, reads the store by itself until it is within the ring again. The store is
-//! the only buffer without a bound.
+//! One task, the tail, reads the receipts of a selection of systems (all of them, or those that a
+//! listener selected), encodes each receipt as the bytes that are sent, and keeps the newest pages
+//! in a ring of bounded size. A listener that keeps up is sent those bytes. A listener that resumes
+//! with an old cursor, or is too slow for the ring, reads from the store itself until it has
+//! reached the ring again. Only the store buffers without bound.
 //!
-//! The race. While a listener looks at the ring and then at the store, the tail goes on: it adds pages
-//! and lets others go. Nothing hangs on that, because a listener knows nothing but its *places*, the
-//! number of the last receipt that it was given of each system, and two things hold: pages are
-//! contiguous (what is between a page's `before` and its `after` is in it, and the next begins where
-//! it ends), and within a system numbers only grow. So whoever stands at or beyond the `before` of a
-//! page finds all that it has not seen in that page or a later one, and knows by its number what it has
-//! seen. Whoever stands before the oldest page reads on from its own places, and from nowhere else.
-//! Neither way can leave anything out or tell it twice, whatever comes in between.
+//! The race: while a listener looks at the ring and then at the store, the tail continues to add
+//! pages and to drop old ones. This is safe because a listener's only state is its *places*, the
+//! number of the last receipt that it was sent of each system, and because two invariants hold.
+//! Pages are contiguous: a page contains everything between its `before` and its `after`, and the
+//! next page begins where it ends. Within a system, numbers only grow. A listener whose places are
+//! at or beyond the `before` of a page therefore finds everything that it has not seen in that page
+//! or a later one, and skips what it has seen by the numbers. A listener whose places are before
+//! the oldest page reads the store from its own places. In neither case can a receipt be left out
+//! or sent twice.
 
 mod listener;
 mod listener_slots;
@@ -39,13 +40,13 @@ use crate::node::page::ReceiptCursor;
 use crate::node::{Journal, LiveSystem};
 use crate::write_timeout::WasCut;
 
-/// The most bytes of pages that one ring keeps: some 40,000 receipts.
+/// The most bytes of pages that one ring keeps, about 40,000 receipts.
 const ROOM: usize = 16 << 20;
 
-/// The number of the last receipt that somebody was given, of each system of a feed.
+/// For each system of a feed, the number of the last receipt that a listener was sent.
 type Places = Vec<u64>;
 
-/// Every feed that somebody listens to.
+/// All feeds that have at least one listener.
 pub struct Feeds {
     open: Mutex<HashMap<Vec<String>, Weak<Feed>>>,
     journal: Arc<Journal>,
@@ -58,7 +59,7 @@ impl Feeds {
         Feeds { open: Mutex::default(), journal, stop, room: ROOM }
     }
 
-    /// Begins to listen to `systems`, after `cursor` or else from now on.
+    /// Starts to listen to `systems`, after `cursor`, or from now on without one.
     pub async fn listen(
         &self,
         mut systems: Vec<Arc<LiveSystem>>,
@@ -66,7 +67,7 @@ impl Feeds {
         seat: ListenerSlot,
         cut: WasCut,
     ) -> Result<EventListener> {
-        // As a cursor names them.
+        // The order in which a cursor names the systems.
         systems.sort_by_key(|live| live.id().to_string());
         let feed = self.feed(&systems).await?;
         let present = present(&systems).await?;
@@ -74,7 +75,8 @@ impl Feeds {
             Some(cursor) => {
                 let of = |name: &String| cursor.get(name).unwrap_or(0);
                 let places: Vec<u64> = feed.names.iter().map(of).collect();
-                // Nothing would be told until the numbers have come so far.
+                // A cursor beyond the newest receipt would deliver nothing until the numbers have
+                // caught up with it.
                 if places.iter().zip(&present).any(|(place, newest)| *newest > 0 && place > newest)
                 {
                     let what = "the cursor is ahead of the newest receipt, so it is of another store, or of \
@@ -88,7 +90,7 @@ impl Feeds {
         Ok(EventListener::new(feed, places, self.stop.clone(), seat, cut))
     }
 
-    /// The feed of these systems. It lasts as long as somebody listens to it.
+    /// The feed of these systems; it is created if there is none, and ends with its last listener.
     async fn feed(&self, systems: &[Arc<LiveSystem>]) -> Result<Arc<Feed>> {
         let names: Vec<String> = systems.iter().map(|live| live.id().to_string()).collect();
         if let Some(feed) = self.find(&names) {
@@ -96,7 +98,7 @@ impl Feeds {
         }
         let head = present(systems).await?;
         let mut open = self.lock();
-        // Somebody else may have been faster.
+        // Another listener may have created the feed in the meantime.
         if let Some(feed) = open.get(&names).and_then(Weak::upgrade) {
             return Ok(feed);
         }
@@ -123,20 +125,22 @@ impl Feeds {
     }
 }
 
-/// One selection of systems, as its listeners share it.
+/// One selection of systems, shared by all of its listeners.
 struct Feed {
-    /// The systems as a cursor names them, in its order.
+    /// The names of the systems as a cursor has them, in its order.
     names: Vec<String>,
     systems: Vec<Arc<LiveSystem>>,
     ring: Mutex<Ring>,
     /// Changes with every new page.
     told: watch::Sender<()>,
-    /// Who is behind the ring takes turns at the store: many of them must not crowd out the sweeps.
+    /// Limits how many listeners that are behind the ring read the store at a time, so that they do
+    /// not slow down the sweeps.
     turn: Semaphore,
 }
 
 impl Feed {
-    /// What somebody at `places` is given next; `at` is the number of the page where it left off.
+    /// What a listener at `places` is sent next; `at` is the number of the page that it expects, if
+    /// known.
     fn next(&self, at: Option<u64>, places: &[u64]) -> Next {
         self.lock().next(at, places)
     }
@@ -155,7 +159,7 @@ impl Feed {
     }
 }
 
-/// Just after the newest receipt of each system.
+/// The number of the newest receipt of each system.
 async fn present(systems: &[Arc<LiveSystem>]) -> Result<Places> {
     let mut places = Places::with_capacity(systems.len());
     for live in systems {

@@ -1,7 +1,8 @@
-//! The daemon: configuration, sweeps, HTTP API, metrics, dashboard.
+//! The daemon: configuration, sweeps, HTTP API, metrics and dashboard.
 //!
-//! Read in this order: `config` (what is wanted), `systems` (what each kind makes of it), `node`
-//! (stores and systems, opened), then `http` and `daemon` (served).
+//! Read the modules in this order: `config` (parses and checks the configuration), `systems` (what
+//! each kind of system adds), `node` (the opened stores and systems), then `http`, `api` and
+//! `daemon` (serving them).
 
 pub mod api;
 pub mod config;

@@ -1,8 +1,8 @@
-//! Calls out: where to, how hard to try, and what may be said of it.
+//! Outgoing HTTP calls: addresses, time limits, and errors that reveal no secret.
 //!
-//! An address may have a secret in it, so that only its host is ever shown, and no error repeats a word
-//! that could have come from it. Every call has a time limit. Deliberately absent: redirects and
-//! proxies, which would carry what is sent to somebody who was not named.
+//! An address may contain a secret, so only its host is ever shown, and no error repeats text that
+//! could come from the address. Every call has a time limit. Deliberately absent: redirects and
+//! proxies, which would send data to a host that the configuration does not name.
 
 pub mod delivery;
 
@@ -14,7 +14,7 @@ use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// An address that may have a secret in it: only its host is ever shown.
+/// An address that may contain a secret: only its host is ever shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OutboundUrl {
     url: String,
@@ -22,7 +22,7 @@ pub struct OutboundUrl {
 }
 
 impl OutboundUrl {
-    /// Checks `text`; the error does not repeat it.
+    /// Parses and checks `text`; the error does not repeat it.
     pub fn parse(text: &str) -> Result<OutboundUrl, &'static str> {
         let uri: Uri = text.parse().map_err(|_| "is not an address")?;
         let scheme = match uri.scheme_str() {
@@ -57,13 +57,14 @@ impl fmt::Debug for OutboundUrl {
     }
 }
 
-/// How long to wait after the try of this number, from 1: doubled after each, up to the longest.
+/// How long to wait after attempt number `attempt`, counted from 1: `first`, doubled after each
+/// attempt, at most `most`.
 pub fn pause(attempt: u32, first: Duration, most: Duration) -> Duration {
     let factor = 2_u32.saturating_pow(attempt.saturating_sub(1));
     first.saturating_mul(factor).min(most)
 }
 
-/// A time limit on everything, no redirects, no proxy.
+/// An HTTP client with a time limit on the whole call, without redirects and without a proxy.
 pub fn agent(address: &OutboundUrl, timeout: Duration) -> Agent {
     let config = Agent::config_builder()
         .http_status_as_error(false)
@@ -79,7 +80,7 @@ pub fn agent(address: &OutboundUrl, timeout: Duration) -> Agent {
     config.build().new_agent()
 }
 
-/// One try. The error says nothing of the address.
+/// Makes one attempt. The error contains nothing of the address.
 pub async fn post(
     agent: &Agent,
     address: &OutboundUrl,
@@ -100,7 +101,7 @@ pub async fn post(
     }
 }
 
-/// The certificates that this machine trusts.
+/// TLS that trusts the certificate authorities of this machine.
 fn tls() -> TlsConfig {
     let found = rustls_native_certs::load_native_certs();
     let owned = found.certs.iter().map(|cert| Certificate::from_der(cert.as_ref()).to_owned());
@@ -109,7 +110,7 @@ fn tls() -> TlsConfig {
     TlsConfig::builder().root_certs(roots).unversioned_rustls_crypto_provider(provider).build()
 }
 
-/// Why there was no answer, without a word that could have come from the address.
+/// Why there was no answer, without text that could come from the address.
 pub fn silent(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Timeout(_) => "it does not answer in time".to_owned(),
@@ -122,7 +123,8 @@ pub fn silent(error: &ureq::Error) -> String {
     }
 }
 
-/// Names may be any UTF-8; a header may not. What cannot stand there is written as %XX.
+/// Makes a name fit for a header: names may be any UTF-8, so bytes that a header must not contain
+/// are written as %XX.
 pub fn header_safe(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -156,7 +158,7 @@ mod tests {
         }
     }
 
-    /// What answers on an https address must be TLS, and nothing is sent before it is.
+    /// The server of an https address must speak TLS, and nothing is sent before the handshake.
     #[test]
     fn an_https_address_is_not_spoken_to_in_the_clear() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

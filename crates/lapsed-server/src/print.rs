@@ -1,4 +1,5 @@
-//! What people read: aligned tables, times and durations. Results on stdout, and nothing else.
+//! Output for people: aligned tables, times and durations. Results go to stdout, and nothing else
+//! does.
 
 use std::io::Write;
 
@@ -9,7 +10,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// One JSON object on a line of its own.
+/// Prints one JSON value on a line of its own.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| Failure::failed(e.to_string()))?;
     line(&text)
@@ -22,7 +23,7 @@ pub fn line(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Rows with aligned columns. Numbers, and what looks like them, to the right.
+/// A table with aligned columns. Columns of numbers are aligned to the right.
 #[derive(Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -41,7 +42,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// As text, without a last newline.
+    /// The table as text, without a final newline.
     pub fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
@@ -63,7 +64,7 @@ impl Table {
     fn is_number(&self, column: usize) -> bool {
         let number = |cell: &String| cell.chars().all(|c| c.is_ascii_digit() || c == ',');
         let cells: Vec<_> = self.rows.iter().skip(1).filter_map(|row| row.get(column)).collect();
-        // A dash stands for a number that there is not.
+        // A dash stands for a missing number.
         cells.iter().any(|cell| number(cell)) && cells.iter().all(|c| *c == "-" || number(c))
     }
 }
@@ -80,7 +81,7 @@ pub fn count(number: u64) -> String {
     out
 }
 
-/// A length of time in at most two units.
+/// A length of time in at most two units, such as `1m 30s`.
 pub fn span(ms: u64) -> String {
     let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
         0 => format!("{big}{unit}"),
@@ -96,21 +97,22 @@ pub fn span(ms: u64) -> String {
     }
 }
 
-/// A moment, in UTC, to the second.
+/// A point in time in UTC, to the second.
 pub fn moment(ms: u64) -> String {
     let moment = Timestamp::from_millisecond(ms as i64).unwrap_or(Timestamp::UNIX_EPOCH);
     let moment = moment.round(Unit::Second).unwrap_or(moment);
     moment.to_string().replace('T', " ")
 }
 
-/// How long ago, by this machine's clock.
+/// How long ago a point in time was, by this machine's clock.
 pub fn ago(ms: u64) -> String {
     let now = Timestamp::now().as_millisecond().max(0) as u64;
     format!("{} ago", span(now.saturating_sub(ms)))
 }
 
-/// Whose something was, and which life's. A session belongs to no life (its incarnation is 0), and
-/// stands for itself where it has no broadcaster.
+/// The owner and the incarnation that held an entry, for display. A session has no incarnation (it
+/// is 0), and a session without a broadcaster has itself as its owner; a dash stands for what is
+/// absent.
 pub fn holder(key: &Name, owner: &Name, incarnation: Incarnation) -> (String, String) {
     match incarnation.0 {
         _ if owner == key => ("-".to_owned(), "-".to_owned()),
@@ -119,7 +121,7 @@ pub fn holder(key: &Name, owner: &Name, incarnation: Incarnation) -> (String, St
     }
 }
 
-/// `1 entry`, `2 entries`.
+/// A count with its noun, such as `1 entry` or `2 entries`.
 pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }

@@ -1,4 +1,5 @@
-//! What tells a program in the foreground to stop: SIGTERM, SIGINT (Ctrl-C) and SIGHUP (its terminal is gone).
+//! The signals that stop a program in the foreground: SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the
+//! terminal was closed).
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -6,8 +7,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Listens from now on: one message when it is time to stop. `then` runs after that message was sent, for
-/// whoever cannot be sure that it is read.
+/// Starts to listen for these signals. The receiver gets one message at the first signal. `then`
+/// runs right after that message was sent, for callers that may be unable to read it.
 pub fn stop_signals(then: impl FnOnce() + Send + 'static) -> Result<Receiver<()>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut all = Vec::new();

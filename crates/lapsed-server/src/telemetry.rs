@@ -1,10 +1,9 @@
-//! OpenTelemetry traces, where somebody wants them: requests, passes with their batches, reconciliations,
+//! OpenTelemetry traces, if configured: requests, passes with their batches, reconciliations, and
 //! deliveries to webhooks.
 //!
-//! Spans are handed to a queue of bounded length and sent by a thread of their own: a collector that is away
-//! costs the spans that do not fit, and nothing else. Without `[telemetry]` there is none of this, and nobody
-//! asks whether there is more than once a request. The log is another matter (`commands::log`); the two share
-//! nothing.
+//! Spans go to a queue of bounded length and are sent by a thread of their own, so an unreachable
+//! collector costs the spans that do not fit, and nothing else. Without `[telemetry]` the only cost
+//! is one check per request. Traces and the log (`commands::log`) share nothing.
 
 mod client;
 mod witness;
@@ -30,13 +29,13 @@ pub use self::witness::TracingObserver;
 use crate::config::telemetry::TelemetryPlan;
 use crate::failure::Failure;
 
-/// How long one export may take.
+/// The time limit of one export.
 const EXPORT: Duration = Duration::from_secs(5);
 
-/// How long the last export may take when the daemon leaves.
+/// The time limit of the last export, when the daemon stops.
 const FLUSH: Duration = Duration::from_secs(3);
 
-/// Makes spans, and sends them.
+/// Creates spans and exports them.
 pub struct Telemetry {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
@@ -66,14 +65,15 @@ impl Telemetry {
         Ok(Arc::new(Telemetry { provider, tracer, propagator }))
     }
 
-    /// Sends what is left, but not for long. Blocking.
+    /// Exports the remaining spans, within a short time limit. Blocks the calling thread.
     pub fn end(&self) {
         if self.provider.shutdown_with_timeout(FLUSH).is_err() {
             tracing::warn!("not all traces could be sent");
         }
     }
 
-    /// Answers a request inside a span, below the one that its `traceparent` names.
+    /// Handles a request inside a span whose parent is the span that the `traceparent` header
+    /// names.
     pub async fn answer<E>(
         self: Arc<Self>,
         asked: Asked,
@@ -103,7 +103,7 @@ impl Telemetry {
         answer
     }
 
-    /// A try at a delivery, as a span that the receiver can go on from.
+    /// Starts a span for one attempt at a delivery; the receiver can continue its trace.
     pub fn begin_delivery(&self, attributes: Vec<KeyValue>) -> Context {
         let parent = Context::current();
         let span = self
@@ -116,10 +116,10 @@ impl Telemetry {
     }
 }
 
-/// What says to which trace a request belongs.
+/// The headers that say to which trace a request belongs.
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
-/// What of a request is needed for its span.
+/// The parts of a request that its span needs.
 pub struct Asked {
     pub method: Method,
     pub path: String,
@@ -136,7 +136,7 @@ impl Asked {
     }
 }
 
-/// `traceparent`, as W3C writes it.
+/// The header `traceparent` in the W3C format.
 pub fn traceparent(context: &Context) -> String {
     let span = context.span();
     let span = span.span_context();
@@ -144,7 +144,7 @@ pub fn traceparent(context: &Context) -> String {
     format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), flags.to_u8())
 }
 
-/// Ends a span, with what went wrong.
+/// Ends a span; `why` marks it as failed.
 pub fn end_with(context: &Context, why: Option<&str>) {
     if let Some(why) = why {
         context.span().set_status(Status::error(why.to_owned()));

@@ -1,9 +1,9 @@
 //! TLS for the listener.
 //!
-//! The certificate is read again whenever its files change; connections that are there go on with what
-//! they began with. Handshakes happen beside the listener, each within a time limit and only so many
-//! at a time: whoever connects and says nothing keeps nobody else waiting. Client certificates are
-//! not asked for: who may do what is said by tokens.
+//! The certificate is read again whenever its files change; existing connections keep the one that
+//! they began with. Handshakes run beside the listener, each with a time limit and a limited number
+//! at a time, so that a client that connects and sends nothing delays no other. Client certificates
+//! are not requested: tokens decide who may do what.
 
 mod files;
 
@@ -24,16 +24,17 @@ pub use files::{TlsFiles, authorities};
 
 use crate::write_timeout::{Cut, WasCut, WriteTimeoutListener, WriteTimeoutStream};
 
-/// How long a client may take to shake hands.
+/// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How many may be shaking hands at a time. Whoever comes then is turned away, and tries again.
+/// How many handshakes may run at a time. Further connections are closed; the client has to try
+/// again.
 const HANDSHAKES_MAX: usize = 1_024;
 
-/// How often the files are looked at.
+/// How often the certificate's files are checked for changes.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// The certificate in force.
+/// The certificate that new connections use.
 #[derive(Clone)]
 pub struct Current(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -47,7 +48,7 @@ impl Current {
     }
 }
 
-/// Reads the certificate, and follows its files from then on.
+/// Reads the certificate, and starts a task that follows changes of its files.
 pub fn open(files: &TlsFiles) -> Result<Current, String> {
     let (config, seen) = files.read()?;
     let current = Current(Arc::new(RwLock::new(config)));
@@ -56,7 +57,7 @@ pub fn open(files: &TlsFiles) -> Result<Current, String> {
     Ok(current)
 }
 
-/// Looks at the files now and then, and at every SIGHUP; for ever.
+/// Checks the files at an interval and at every SIGHUP; never returns.
 async fn follow(files: Arc<TlsFiles>, current: Current, mut seen: Vec<u8>, mut hangup: Signal) {
     let mut missing = false;
     loop {
@@ -73,7 +74,7 @@ async fn follow(files: Arc<TlsFiles>, current: Current, mut seen: Vec<u8>, mut h
                 (seen, missing) = (pair.digest, false);
                 take_over(pair.config, &current);
             }
-            // Said once, not at every look.
+            // The error is logged once, not at every check.
             Err(error) if !missing => {
                 missing = true;
                 tracing::warn!("{error}; the certificate stays as it is");
@@ -99,14 +100,14 @@ impl Cut for TlsStream<WriteTimeoutStream<TcpStream>> {
     }
 }
 
-/// A listener whose connections have shaken hands.
+/// A listener whose connections have completed their TLS handshake.
 pub struct TlsListener {
     ready: mpsc::Receiver<(TlsStream<WriteTimeoutStream<TcpStream>>, SocketAddr)>,
     address: SocketAddr,
 }
 
 impl TlsListener {
-    /// Takes connections from `lines`, on the current runtime, until it is dropped.
+    /// Accepts connections from `lines`, in a task on the current runtime, until it is dropped.
     pub fn new(lines: WriteTimeoutListener, current: Current) -> io::Result<TlsListener> {
         let address = lines.local_addr()?;
         let (shaken, ready) = mpsc::channel(64);

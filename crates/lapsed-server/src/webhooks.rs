@@ -1,15 +1,17 @@
-//! Webhooks: whoever is configured is told of receipts by HTTP, signed, at least once.
+//! Webhooks: receipts are delivered to configured receivers by HTTP, signed, at least once.
 //!
-//! For each webhook and system a sender reads receipts after a *mark* that the store keeps, sends them, and
-//! moves the mark when the receiver has said that it has them. What was not taken in as many tries as are
-//! allowed is a dead letter, noted in the store before the mark goes past it.
+//! For each webhook and system a sender reads the receipts after a *mark* that the store keeps,
+//! sends them, and moves the mark when the receiver has accepted them. A delivery that was not
+//! accepted within the configured number of attempts becomes a dead letter, which is written to the
+//! store before the mark moves past it.
 //!
-//! The race. Of several daemons on one store one has the *turn*; but a turn is a lease without a fence,
-//! and whoever has it may be slow and lose it in the middle of a try. Then two send the same. That is
-//! allowed: what must not be is a mark that goes past what nobody has taken. It cannot: a sender
-//! reads the mark first, sends what follows it without a gap, and moves the mark to the end of that
-//! and no further; the mark never goes back, so that whoever is late moves it nowhere new. Killed at any
-//! instant, the worst is that what was sent since the mark was moved last is sent again.
+//! The race: of several daemons on one store, one has the *turn*. A turn is a lease without
+//! fencing, so a slow daemon may lose it in the middle of an attempt, and then two daemons send the
+//! same receipts. That is allowed. What must not happen is that the mark moves past receipts that
+//! were neither accepted nor buried as a dead letter. It cannot: a sender reads the mark first,
+//! sends what follows it without a gap, and moves the mark to the end of that and no further. The
+//! mark never moves back, so a late sender cannot move it anywhere new. If a daemon is killed at
+//! any moment, at worst the receipts that were sent since the last move of the mark are sent again.
 
 mod body;
 mod letters;
@@ -36,14 +38,14 @@ use crate::telemetry::{Telemetry, end_with, traceparent};
 
 pub use self::letters::{DeadLetter, Fate, LETTERS_MAX};
 
-/// All of them.
+/// All configured webhooks.
 #[derive(Default)]
 pub struct Webhooks {
     hooks: Vec<Arc<Hook>>,
 }
 
 impl Webhooks {
-    /// As configured, on the opened systems.
+    /// Prepares the configured webhooks for the opened systems.
     pub fn open(
         config: &Config,
         node: &OpenSystems,
@@ -69,7 +71,8 @@ impl Webhooks {
         Webhooks { hooks: config.webhooks.iter().map(hook).collect() }
     }
 
-    /// One task for each webhook and system: who is away holds up nobody else.
+    /// Starts one task for each webhook and system, so that a receiver that does not answer delays
+    /// no other.
     pub fn deliver(&self, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for hook in &self.hooks {
@@ -81,12 +84,12 @@ impl Webhooks {
         tasks
     }
 
-    /// All of them, in the order of the configuration.
+    /// All webhooks, in the order of the configuration.
     pub fn all(&self) -> &[Arc<Hook>] {
         &self.hooks
     }
 
-    /// The one of that name.
+    /// The webhook with this name, if it is configured.
     pub fn find(&self, name: &str) -> Option<&Arc<Hook>> {
         self.hooks.iter().find(|hook| hook.plan.name.as_str() == name)
     }
@@ -104,13 +107,13 @@ pub struct Hook {
     process: String,
 }
 
-/// What it keeps in the store of each system, by name.
+/// The names under which a webhook keeps its state in the store of each system.
 struct DeliveryState {
-    /// The mark, and the turn.
+    /// The name of the mark and of the turn.
     mark: Name,
-    /// Dead letters.
+    /// The name of the list of dead letters.
     dead: Name,
-    /// Those that are to be tried again.
+    /// The name of the list of dead letters that are to be delivered again.
     again: Name,
 }
 
@@ -128,42 +131,41 @@ impl DeliveryState {
     }
 }
 
-/// How one stands.
+/// The progress of one webhook.
 #[derive(Serialize, ToSchema)]
 pub struct HookStatus {
-    /// Its name.
+    /// The name of the webhook, as configured.
     pub name: String,
-    /// Where to; only the host is shown.
+    /// The receiver's address; only its host is shown.
     pub url: String,
-    /// Each of its systems.
+    /// The progress in each of its systems.
     pub systems: Vec<RouteStatus>,
 }
 
-/// How far it has come in one system.
+/// The progress of a webhook in one system.
 #[derive(Serialize, ToSchema)]
 pub struct RouteStatus {
-    /// `KIND/NAME`.
+    /// `KIND/NAME` of the system.
     pub system: String,
-    /// The number of the last receipt that was delivered or is a dead letter.
+    /// The number of the last receipt that was delivered or became a dead letter.
     pub mark: Option<u64>,
-    /// The number of the newest receipt.
+    /// The number of the system's newest receipt.
     pub newest: u64,
-    /// Deliveries that are dead letters; a thousand are counted at most.
+    /// How many deliveries are dead letters; counted up to 1,000.
     pub dead: usize,
 }
 
 impl Hook {
-    /// Its name.
     pub fn name(&self) -> &Name {
         &self.plan.name
     }
 
-    /// The systems that it tells of.
+    /// The systems whose receipts it delivers.
     pub fn lives(&self) -> &[Arc<LiveSystem>] {
         &self.lives
     }
 
-    /// How it stands.
+    /// How far it has delivered in each system.
     pub async fn status(&self) -> lapsed_core::Result<HookStatus> {
         let mut systems = Vec::new();
         for live in &self.lives {
@@ -180,13 +182,14 @@ impl Hook {
         Ok(HookStatus { name, url, systems })
     }
 
-    /// Sends an event that says nothing, once: the delivery's id, or why it was not taken.
+    /// Sends one `test` event without content. Returns the delivery's id, or why the receiver did
+    /// not accept it.
     pub async fn test(&self) -> Result<String, String> {
         let body = body::Body::test(&self.plan.name, self.clock.random());
         self.send(&body, 1).await.map(|()| body.delivery)
     }
 
-    /// One try.
+    /// One attempt to send `body`. The error says why the receiver did not accept it.
     async fn send(&self, body: &body::Body, attempt: u32) -> Result<(), String> {
         let now_s = self.clock.wall_ms() / 1_000;
         let mut headers = body.headers(&self.plan, now_s, attempt).to_vec();

@@ -1,9 +1,9 @@
-//! Connections that do not wait for ever for the other side to read.
+//! Connections with a time limit on writes.
 //!
-//! A write that makes no progress for a stated time ends the connection: whoever neither reads nor
-//! leaves would otherwise keep its buffers, and its place among the listeners. Only writes are
-//! watched, and only while they are stuck is there a timer; how long a request may take is not
-//! decided here.
+//! A write that makes no progress for the configured time ends the connection. Otherwise a client
+//! that neither reads nor disconnects would keep its buffers, and its slot among the listeners of
+//! the event feed. Only writes are limited, and there is a timer only while one is blocked. The
+//! time limit of a request is `http::request_timeout`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Sleep;
 
-/// What the kernel keeps of what was sent and not yet read, about.
+/// About how much sent but unread data the kernel buffers per connection, in bytes.
 const SEND_BUFFER: usize = 256 << 10;
 
 pub struct WriteTimeoutListener {
@@ -27,7 +27,7 @@ pub struct WriteTimeoutListener {
 }
 
 impl WriteTimeoutListener {
-    /// Each ends when nothing could be written for as long as `stuck`.
+    /// Accepts connections that end when nothing can be written for as long as `stuck`.
     pub fn new(listener: TcpListener, stuck: Duration) -> WriteTimeoutListener {
         WriteTimeoutListener { listener, stuck }
     }
@@ -49,7 +49,7 @@ impl Listener for WriteTimeoutListener {
     }
 }
 
-/// Whether a connection was ended because the other side did not read.
+/// Whether a connection was ended because the client did not read.
 #[derive(Clone, Debug, Default)]
 pub struct WasCut(Arc<AtomicBool>);
 
@@ -59,9 +59,9 @@ impl WasCut {
     }
 }
 
-/// A connection that says so.
+/// A connection that reports whether it was ended by the write timeout.
 pub trait Cut {
-    /// It is told there.
+    /// The flag that is set when the write timeout ends the connection.
     fn cut(&self) -> WasCut;
 }
 
@@ -75,12 +75,13 @@ pub struct WriteTimeoutStream<T> {
     io: T,
     limit: Duration,
     cut: WasCut,
-    /// Runs while a write waits for room.
+    /// The timer that runs while a write is blocked.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> WriteTimeoutStream<T> {
-    /// Ends `io` with an error when a write waits for longer than `limit`.
+    /// Wraps `io` so that a write that is blocked for longer than `limit` fails, which ends the
+    /// connection.
     pub fn new(io: T, limit: Duration) -> WriteTimeoutStream<T> {
         WriteTimeoutStream { io, limit, cut: WasCut::default(), stuck: None }
     }

@@ -1,7 +1,9 @@
-//! Serves connections until told to stop: HTTP/1.1 and nothing else, also where a dependency brings more along.
+//! Serves connections until the daemon stops. Only HTTP/1.1 is spoken, even if a dependency enables
+//! HTTP/2 as well.
 //!
-//! Who is dropped: whoever does not send a whole head in time, its first or its next one. What is told to stop
-//! finishes the requests that are under way. All connections end with the task that serves them.
+//! A connection is closed if the client does not send a complete request head in time, be it the
+//! first one or a later one. On stop, requests that are being handled are finished first. All
+//! connections end with the task that serves them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,13 +23,14 @@ use tower_service::Service;
 use super::front::RequestGate;
 use crate::write_timeout::Cut;
 
-/// How long a client may take for a head, and stay away between two requests: longer than most beat.
+/// How long a client may take to send a request head, which includes the idle time between two
+/// requests. It is longer than most heartbeat intervals.
 const HEAD_WITHIN: Duration = Duration::from_secs(75);
 
-/// The server, and how it ended.
+/// The task that serves connections; its result is how serving ended.
 pub type Serving = JoinHandle<io::Result<()>>;
 
-/// Answers until told to stop, then finishes what is under way.
+/// Accepts and serves connections until `stop`, then finishes the requests that are being handled.
 pub fn serve<L>(mut listener: L, front: RequestGate, stop: StopSignal) -> Serving
 where
     L: Listener<Addr = SocketAddr>,
@@ -46,7 +49,7 @@ where
             let (io, peer) = accepted;
             let front = front.facing(peer, io.cut());
             open.spawn(converse(io, front, stop.clone()));
-            // Those that have ended are forgotten as new ones come.
+            // Connections that have ended are removed from the set when a new one arrives.
             while open.try_join_next().is_some() {}
         }
         drop(listener);
@@ -55,7 +58,7 @@ where
     })
 }
 
-/// One connection, from its first byte to its last.
+/// Serves one connection from its first byte to its last.
 async fn converse<I>(io: I, front: RequestGate, stop: StopSignal)
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -67,7 +70,8 @@ where
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
     let mut connection = pin!(http.serve_connection(TokioIo::new(io), service));
-    // What goes wrong on the line is the client's business; requests are logged where they are answered.
+    // Errors of the connection itself are not logged; failed requests are logged where they are
+    // answered.
     if let Either::Right(_) = select(connection.as_mut(), pin!(stop.told())).await {
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;

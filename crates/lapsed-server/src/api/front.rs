@@ -1,7 +1,8 @@
-//! What every request passes before it is routed: who may ask, and for how long.
+//! The checks that every request passes before it is routed: access, and the request timeout.
 //!
-//! One service before the router, not a layer on every route: a layer costs each request a copy of
-//! the route and two more allocations, as much as a beat itself.
+//! They are one service before the router instead of a layer on every route: a layer costs each
+//! request a copy of the route and two more allocations, which is as much as handling a heartbeat
+//! costs.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,14 +25,14 @@ use crate::systems;
 use crate::telemetry::Asked;
 use crate::write_timeout::WasCut;
 
-/// The router, and what stands before it. Each connection has its own, which knows who is at the other
-/// end: so nobody has to tell it to every request.
+/// The router behind the checks. Each connection has its own copy, which knows the client's
+/// address, so that the address need not be attached to every request.
 #[derive(Clone)]
 pub struct RequestGate {
     app: Shared,
     router: Router,
     peer: SocketAddr,
-    /// Where its address is counted.
+    /// The slot under which failures of the client's address are counted.
     place: usize,
     cut: WasCut,
 }
@@ -40,19 +41,20 @@ type Answer = Result<Response, Infallible>;
 type Work = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 impl RequestGate {
-    /// Before `router`; nobody is at the other end yet.
+    /// The checks before `router`, not yet for a particular client.
     pub fn new(app: Shared, router: Router) -> RequestGate {
         let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let place = app.gate.place(peer.ip());
         RequestGate { app, router, peer, place, cut: WasCut::default() }
     }
 
-    /// The same for a connection from `peer`, which says there whether it was cut.
+    /// A copy for the connection from `peer`. `cut` reports whether the connection was ended by the
+    /// write timeout.
     pub fn facing(&self, peer: SocketAddr, cut: WasCut) -> RequestGate {
         RequestGate { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
     }
 
-    /// Lets the request pass, or says why not.
+    /// Admits the request, or answers why it is refused.
     fn admit(&self, request: &mut Request) -> Result<(), Problem> {
         let need = scopes::needed(request.method(), request.uri().path());
         let token = self.app.gate.check(need.scope, request.headers(), self.place)?;
@@ -112,17 +114,19 @@ impl Service<Request> for RequestGate {
     }
 }
 
-/// Where the event feed is.
+/// The path of the event feed.
 const EVENTS: &str = "/v1/events";
 
-/// Health, the page and the document are for everybody; what they show is in the rest.
+/// Whether a path requires a token. Health, the dashboard's files and the OpenAPI document do not;
+/// they contain no data of any system.
 pub fn is_guarded(path: &str) -> bool {
     path.starts_with("/v1/") || path == "/metrics"
 }
 
-/// What takes as long as it takes: a pass, a reconciliation, the event feed, and whatever a kind says of its own.
+/// Whether a request is exempt from the request timeout: a pass, a reconciliation, the event feed,
+/// and the slow operations that a kind names.
 fn is_slow(method: &Method, path: &str) -> bool {
-    // Foretelling what a reconciliation costs counts what there is.
+    // The estimate of a reconciliation is slow as well, because it counts all entries.
     let pass = method == Method::POST && path.starts_with("/v1/sweeps/")
         || path.starts_with("/v1/reconcile/");
     let own = || systems::operation(path);

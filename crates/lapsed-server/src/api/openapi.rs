@@ -1,4 +1,5 @@
-//! The OpenAPI document: what the routes say of themselves, and what is the same for all of them.
+//! The OpenAPI document: the descriptions of the routes, completed with what is the same for all of
+//! them.
 
 mod bounds;
 
@@ -36,7 +37,7 @@ struct Base;
 
 const TOKEN: &str = "token";
 
-/// Those that a route may have, in the order of their fields below.
+/// The methods that a route may have, in the order of the fields in `route`.
 const METHODS: [Method; 5] =
     [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH];
 
@@ -53,7 +54,7 @@ pub fn base() -> utoipa::openapi::OpenApi {
     base
 }
 
-/// `/openapi.json`, with the document made complete.
+/// The route `/openapi.json`, which serves the completed document.
 pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     for (path, item) in &mut document.paths.paths {
         let operations =
@@ -76,7 +77,7 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     Router::new().route("/openapi.json", get(serve))
 }
 
-/// An id of its own among all, and a word for what has none.
+/// Makes the operation's id unique by its tag, and fills in response descriptions that are missing.
 fn name(operation: &mut Operation) {
     let tag = operation.tags.iter().flatten().next().cloned().unwrap_or_default();
     operation.operation_id = operation.operation_id.take().map(|id| format!("{tag}_{id}"));
@@ -89,7 +90,7 @@ fn name(operation: &mut Operation) {
     }
 }
 
-/// What every guarded operation may answer.
+/// Adds the security requirement and the error responses that every operation behind a token has.
 fn guard(operation: &mut Operation, needed: Scope) {
     let needed = SecurityRequirement::new(TOKEN, [needed.as_str()]);
     operation.security.get_or_insert_default().push(needed);

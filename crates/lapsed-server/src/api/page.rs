@@ -1,5 +1,5 @@
-//! The dashboard: a page and the files that it is made of, all in this binary. Nothing is built, and
-//! nothing is fetched from anywhere else.
+//! The dashboard: a page and its files, all embedded in this binary. There is no build step, and
+//! nothing is loaded from another host.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ use crate::http::{Shared, problem};
 use crate::systems;
 use crate::systems::words::{GENERAL, KindWords};
 
-/// Only what this daemon serves, and nobody may frame it.
+/// The content security policy: the page may load only files of this daemon, and may not be framed.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// One file of the page.
+/// One file of the dashboard.
 struct File {
     name: &'static str,
     text: Cow<'static, str>,
@@ -66,7 +66,7 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
     files
 });
 
-/// The words of every kind of system, as a module of the page.
+/// The texts of every kind of system, as a JavaScript module of the dashboard.
 fn kinds() -> String {
     let all = systems::KINDS.iter();
     let words: BTreeMap<&str, &KindWords> =
@@ -76,17 +76,18 @@ fn kinds() -> String {
     format!("export const KINDS = {words};\nexport const GENERAL = {general};\n")
 }
 
-/// The page itself.
+/// The route of the dashboard's HTML page.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(page))
 }
 
-/// What the page is made of. No part of the API, so not in its document.
+/// The routes of the dashboard's files. They are not part of the API, so the OpenAPI document omits
+/// them.
 pub fn files() -> Router<Shared> {
     Router::new().route("/page/{name}", get(file))
 }
 
-/// The dashboard.
+/// Serves the dashboard's HTML page.
 #[utoipa::path(get, path = "/", tag = "service",
     responses((status = 200, body = String, content_type = "text/html")))]
 async fn page(headers: HeaderMap) -> Response {
@@ -100,8 +101,8 @@ async fn file(Path(name): Path<String>, uri: Uri, headers: HeaderMap) -> Respons
     }
 }
 
-/// The names stay the same from version to version, so a browser asks each time whether it has the
-/// newest; mostly it has.
+/// File names do not change between versions, so a browser revalidates each file by its `ETag`; the
+/// usual answer is 304.
 fn serve(file: &'static File, asked: &HeaderMap) -> Response {
     let fixed: [(HeaderName, &'static str); 5] = [
         (header::CONTENT_TYPE, content_type(file.name)),
@@ -128,7 +129,7 @@ fn content_type(name: &str) -> &'static str {
     }
 }
 
-/// The same for the same text, whichever binary it is in.
+/// The `ETag` of a text: it depends on the text only, not on the binary.
 fn tag(text: &str) -> HeaderValue {
     let sum = digest(&SHA256, text.as_bytes());
     let hex: String = sum.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -139,7 +140,8 @@ fn tag(text: &str) -> HeaderValue {
 mod tests {
     use super::*;
 
-    /// A file that nobody can fetch, or that asks for one that is not there, breaks the whole page.
+    /// If one module cannot be fetched, or imports one that does not exist, the whole dashboard
+    /// fails.
     #[test]
     fn every_file_that_the_page_names_is_served() {
         let names: Vec<&str> = FILES.iter().map(|file| file.name).collect();

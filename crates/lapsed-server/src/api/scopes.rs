@@ -1,24 +1,26 @@
-//! Which scope a request needs. Looking is `read`; an operation of a kind is `write`, unless its kind
-//! says otherwise; everything else that changes something is an operator's, and needs `act`.
+//! The scope that a request needs. Reading needs `read`; an operation of a kind needs `write`,
+//! unless the kind says otherwise; every other change is an operator's and needs `act`.
 //!
-//! Judged by the path as the router sees it, whole segments and nothing decoded: a key that is called
-//! like an operation is no operation. What is not known needs the most.
+//! The decision is made on the path as the router sees it, by whole segments and without decoding,
+//! so that a key that has the name of an operation is not taken for one. An unknown path needs the
+//! highest scope.
 
 use axum::http::Method;
 
 use crate::config::token::Scope;
 use crate::systems;
 
-/// What a request needs, before its body is read.
+/// What a request needs, decided before its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// To be let in.
+    /// The scope without which the request is refused.
     pub scope: Scope,
-    /// Its handler wants to know who asks: to judge by the body, or to write it down.
+    /// Whether the handler needs the client's identity, to check the body against its scopes or to
+    /// record it in the audit.
     pub told: bool,
 }
 
-/// For a request to a guarded path.
+/// What a request to a guarded path needs.
 pub fn needed(method: &Method, path: &str) -> Need {
     let looks = method == Method::GET || method == Method::HEAD;
     if let Some((kind, operation)) = systems::operation(path) {
@@ -33,7 +35,8 @@ pub fn needed(method: &Method, path: &str) -> Need {
     Need { scope, told: true }
 }
 
-/// A dry run only looks; whether it is one says the body, so its handler demands the rest.
+/// Whether the path has a dry run, which needs `read` only. The body says whether it is one, so the
+/// handler demands the higher scope after reading it.
 fn may_be_dry(path: &str) -> bool {
     path.starts_with("/v1/sweeps/") || path.starts_with("/v1/reconcile/")
 }

@@ -1,4 +1,4 @@
-//! Health, readiness and metrics.
+//! The routes for health, readiness and metrics.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -17,25 +17,24 @@ use crate::node::LiveSystem;
 use crate::stores::OpenObject;
 use crate::systems;
 
-/// All of them.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
 }
 
-/// The process is there.
+/// Answers `ok` as long as the process serves requests.
 #[utoipa::path(get, path = "/healthz", tag = "service",
     responses((status = 200, body = String, example = "ok")))]
 async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Every store answers.
+/// The readiness of the daemon: every store answers.
 #[derive(Serialize, ToSchema)]
 struct Ready {
     ready: bool,
 }
 
-/// Whether every store answers.
+/// Says whether every store answers.
 #[utoipa::path(get, path = "/readyz", tag = "service",
     responses((status = 200, body = Ready), (status = 503, description = "A store does not answer")))]
 async fn readyz(State(app): State<Shared>) -> Result<JsonAnswer<Ready>, Problem> {
@@ -44,7 +43,8 @@ async fn readyz(State(app): State<Shared>) -> Result<JsonAnswer<Ready>, Problem>
     }
     for live in app.node.systems() {
         if let Err(error) = live.store_info().await {
-            // Whoever asks need not show a token: the log says which, and why.
+            // This route needs no token, so the answer does not name the store or its error; the
+            // log does.
             tracing::debug!(store = live.store_name(), %error, "not ready");
             return Err(not_ready(
                 "a store does not answer; the log and `lapsed status` say which".to_owned(),
@@ -59,7 +59,7 @@ fn not_ready(detail: String) -> Problem {
         .header(header::RETRY_AFTER, "1")
 }
 
-/// All series, in the OpenMetrics text format.
+/// Serves all metrics in the OpenMetrics text format.
 #[utoipa::path(get, path = "/metrics", tag = "service",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
@@ -75,7 +75,7 @@ async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], app.metrics.encode())
 }
 
-/// Counts who is there in one system, and how long its store takes to say so.
+/// Updates the gauges of one system, and measures how long its store takes to answer.
 async fn count(app: &Shared, live: &LiveSystem) {
     let (census, took) = live.timed_census().await;
     app.metrics.store_answered(live.id(), census.is_ok(), took);
@@ -85,7 +85,7 @@ async fn count(app: &Shared, live: &LiveSystem) {
     }
 }
 
-/// What was asked of an object store so far, and what time it is there.
+/// Updates the metrics of an object store: the requests so far, and the time of its clock.
 fn show_requests(app: &Shared, name: &str, object: &OpenObject) {
     let (store, requests) = (object.store(), app.metrics.requests());
     requests.show(name, &store.requests(), store.offset());

@@ -1,11 +1,12 @@
-//! Tells a service manager how the daemon is, by systemd's protocol: one datagram a message to the
-//! socket that `NOTIFY_SOCKET` names. Where nobody asked, nothing is sent.
+//! Reports the daemon's state to a service manager by systemd's protocol: one datagram per message
+//! to the socket that `NOTIFY_SOCKET` names. Without that variable nothing is sent.
 //!
-//! The sign of life comes from a task of the same runtime that serves and sweeps: it stops when that
-//! is stuck, and goes on while a store is away, which a restart would not mend. A message that cannot be
-//! delivered is logged and changes nothing else.
+//! The watchdog message comes from a task on the runtime that also serves and sweeps. It therefore
+//! stops when that runtime hangs, and continues while a store is away, which a restart would not
+//! repair. A message that cannot be sent is logged and has no other effect.
 //!
-//! Written here because `sd-notify` 0.5 takes `@NAME`, a socket that is in no folder, for a path.
+//! The protocol is implemented here because `sd-notify` 0.5 takes `@NAME`, an abstract socket, for
+//! a path.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +23,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// As the environment says.
+    /// Reads the socket and the watchdog interval from the environment.
     pub fn from_env() -> Notice {
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|name| {
             let opened = address(name.as_bytes()).and_then(|to| Ok((UnixDatagram::unbound()?, to)));
@@ -31,22 +32,23 @@ impl Notice {
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let span = number("WATCHDOG_USEC").filter(|span| *span > 0 && is_ours);
-        // Twice as often as asked for, so that one late message costs nothing.
+        // Twice as often as required, so that one late message does no harm.
         let every = span.map(|span| Duration::from_micros(span) / 2);
         Notice { socket: socket.map(Arc::new), every }
     }
 
-    /// It can be reached.
+    /// Reports that the daemon accepts connections.
     pub fn ready(&self) {
         self.send("READY=1");
     }
 
-    /// It finishes what is under way.
+    /// Reports that the daemon is shutting down.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
     }
 
-    /// Gives signs of life, if somebody wants them, until the answer is dropped.
+    /// Sends watchdog messages, if the service manager asked for them, until the returned set is
+    /// dropped.
     pub fn keep_alive(&self) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         if let (Some(every), Some(_)) = (self.every, &self.socket) {
@@ -69,7 +71,7 @@ impl Notice {
     }
 }
 
-/// A path, or after `@` a name that is in no folder.
+/// The address of the socket: a path, or after `@` the name of an abstract socket.
 fn address(name: &[u8]) -> std::io::Result<SocketAddr> {
     match name.strip_prefix(b"@") {
         Some(rest) => SocketAddr::from_abstract_name(rest),

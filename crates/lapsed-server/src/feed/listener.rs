@@ -1,7 +1,8 @@
-//! Somebody who listens: where it stands, and what it is given next.
+//! One listener: its position in the feed, and what it is sent next.
 //!
-//! It is asked for more only when there is room to send it, so that the time from one answer to the
-//! next question is the time that the other side took. One page is all that it holds.
+//! The connection asks a listener for more only when there is room to send it, so the time from one
+//! answer to the next question is the time that the client took to read. A listener holds at most
+//! one page.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,31 +18,32 @@ use super::page::{Page, PageWriter, greeting};
 use super::{Feed, Next, Places};
 use crate::write_timeout::WasCut;
 
-/// How often a silent stream shows that it is there.
+/// How often a stream without events sends a comment, so that clients and proxies keep it open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 const SIGN_OF_LIFE: &[u8] = b":\n\n";
 
-/// How many receipts of one system are read at a time by somebody who is behind.
+/// How many receipts of one system a listener that is behind reads at a time.
 const PAGE: usize = 100;
 
-/// How long to wait after the store did not answer.
+/// How long to wait after the store failed to answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who takes longer than this for what was sent (a few hundred kilobytes at most) is too slow. Who
-/// takes nothing at all is cut off sooner, by its connection.
+/// A listener that needs longer than this to read what it was sent (a few hundred kilobytes at
+/// most) is too slow. A client that reads nothing at all is disconnected earlier, by the write
+/// timeout.
 const SLOW: Duration = Duration::from_secs(30);
 
 pub struct EventListener {
     feed: Arc<Feed>,
     places: Places,
-    /// The number of the page that it waits for, when it is within the ring.
+    /// The number of the page that it expects next; `None` while it is behind the ring.
     at: Option<u64>,
     told: watch::Receiver<()>,
     stop: StopSignal,
     seat: ListenerSlot,
-    /// Since when it is to take what it was given.
+    /// When it was handed the bytes that it is now sending.
     handed: Option<Instant>,
-    /// Whether its connection was cut, because it took nothing at all.
+    /// Whether its connection was ended because the client read nothing at all.
     cut: WasCut,
 }
 
@@ -62,7 +64,8 @@ impl EventListener {
         greeting(&self.feed.names, &self.places)
     }
 
-    /// What it is sent next. None when the daemon stops, or when it was too slow to take the last.
+    /// The bytes to send next. `None` ends the stream: the daemon stops, or the client was too slow
+    /// to read the previous bytes.
     pub async fn next(&mut self) -> Option<Bytes> {
         if self.handed.take().is_some_and(|since| since.elapsed() >= SLOW) {
             self.count_dropped();
@@ -97,7 +100,8 @@ impl EventListener {
         None
     }
 
-    /// The bytes that everybody is sent, if it stands where they begin; else its own.
+    /// The bytes shared by all listeners if it is exactly where the page begins, else a copy of its
+    /// own.
     fn take(&mut self, page: &Page) -> Option<Bytes> {
         if self.places != page.before {
             return page.rest(&self.feed.names, &mut self.places);
@@ -106,7 +110,7 @@ impl EventListener {
         Some(page.bytes.clone())
     }
 
-    /// Until there is another page, or it is time for a sign of life.
+    /// Waits for the next page, or until it is time to send a keep-alive comment.
     async fn wait(&mut self) -> Option<Bytes> {
         tokio::select! {
             _ = self.told.changed() => None,
@@ -129,7 +133,7 @@ impl EventListener {
         }
     }
 
-    /// One page from the store, of the systems in which it is behind `head`.
+    /// Reads one page from the store, of the systems in which it is behind `head`.
     async fn read(&mut self, head: &[u64]) -> Result<Option<Bytes>> {
         let _turn = self.feed.turn.acquire().await;
         let mut writer = PageWriter::new(&self.feed.names, self.places.clone());
@@ -141,7 +145,7 @@ impl EventListener {
             let query = ReceiptQuery { after: Some(places[system]), before: None, limit: PAGE };
             let found = live.receipts(query).await?;
             found.iter().for_each(|receipt| writer.receipt(system, receipt));
-            // Nothing is kept any more of what lies between.
+            // If nothing was found, the receipts up to `head` are no longer kept, and are skipped.
             places[system] = found.last().map_or(head[system], |receipt| receipt.id.seq);
         }
         self.places = places;

@@ -1,11 +1,11 @@
-//! How many may listen at a time, and the account of it.
+//! The limit on concurrent listeners (`server.listeners_max`), and its metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::metrics::EventSeries;
 
-/// As many slots as there are.
+/// A fixed number of slots, one per concurrent listener.
 pub struct ListenerSlots {
     taken: AtomicUsize,
     most: usize,
@@ -17,12 +17,12 @@ impl ListenerSlots {
         Arc::new(ListenerSlots { taken: AtomicUsize::new(0), most, series })
     }
 
-    /// How many there are.
+    /// The number of slots, taken or not.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// One of them; none when all are taken.
+    /// Takes a slot; `None` if all are taken.
     pub fn take(self: &Arc<Self>) -> Option<ListenerSlot> {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
@@ -31,13 +31,14 @@ impl ListenerSlots {
     }
 }
 
-/// The right to listen, until it is dropped.
+/// The right to listen. Dropping it frees the slot.
 pub struct ListenerSlot {
     slots: Arc<ListenerSlots>,
 }
 
 impl ListenerSlot {
-    /// Whoever had it did not take what was sent.
+    /// Counts that the listener of this slot was disconnected because it did not read what was
+    /// sent.
     pub fn count_dropped(&self) {
         self.slots.series.dropped.inc();
     }

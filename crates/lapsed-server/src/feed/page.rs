@@ -1,8 +1,8 @@
-//! A page: receipts one after the other, as the bytes of server-sent events.
+//! A page: consecutive receipts, encoded as server-sent events.
 //!
-//! The `id` of each is the cursor of somebody who has seen it and all before it in this feed. For
-//! whoever stands elsewhere (it had seen some of them already) the same receipts are told again
-//! under ids of its own; the receipts themselves are written down once.
+//! The `id` of each event is the cursor of a listener that has seen this receipt and all before it
+//! in the feed. A listener that has already seen some receipts of a page needs other cursors: the
+//! same receipts are then sent with ids of its own, without encoding the receipts again.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use lapsed_core::receipt::Receipt;
 
 use super::Places;
 
-/// One receipt in a page.
+/// One receipt of a page.
 struct Told {
     system: usize,
     seq: u64,
     data: Range<usize>,
 }
 
-/// What is told between two sets of places.
+/// The receipts between two sets of places.
 pub struct Page {
     pub before: Places,
     pub after: Places,
@@ -27,8 +27,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// What of this page somebody at `places` has not seen, under its own ids; moves it along. None
-    /// when there is nothing.
+    /// The receipts of this page that a listener at `places` has not seen, with its own ids. Moves
+    /// `places` to the end of the page. `None` if it has seen all of them.
     pub fn rest(&self, names: &[String], places: &mut Places) -> Option<Bytes> {
         let mut writer = PageWriter::new(names, places.clone());
         for Told { system, seq, data } in &self.told {
@@ -36,7 +36,7 @@ impl Page {
                 writer.tell(*system, *seq, &self.bytes[data.clone()]);
             }
         }
-        // Also past what is no longer there to be told.
+        // Places also move past receipts that are no longer kept.
         for (place, after) in places.iter_mut().zip(&self.after) {
             *place = (*place).max(*after);
         }
@@ -53,12 +53,12 @@ pub struct PageWriter<'a> {
 }
 
 impl<'a> PageWriter<'a> {
-    /// For somebody at `places`.
+    /// An empty page for a listener at `places`.
     pub fn new(names: &'a [String], places: Places) -> PageWriter<'a> {
         PageWriter { names, before: places.clone(), places, bytes: Vec::new(), told: Vec::new() }
     }
 
-    /// Adds a receipt of the system of that number.
+    /// Adds a receipt of the system with that index.
     pub fn receipt(&mut self, system: usize, receipt: &Receipt) {
         match serde_json::to_vec(receipt) {
             Ok(data) => self.tell(system, receipt.id.seq, &data),
@@ -77,7 +77,7 @@ impl<'a> PageWriter<'a> {
         self.bytes.extend_from_slice(b"\n\n");
     }
 
-    /// How large it is so far.
+    /// The size of the page so far, in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -88,8 +88,8 @@ impl<'a> PageWriter<'a> {
     }
 }
 
-/// The first event of a stream: makes every place explicit, so that whoever loses the stream before
-/// the first receipt can come back without a gap.
+/// The first event of a stream. It contains the place of every system, so that a client that loses
+/// the stream before the first receipt can resume without a gap.
 pub fn greeting(names: &[String], places: &[u64]) -> Bytes {
     let mut id = Vec::new();
     write_cursor(&mut id, names, places);
@@ -110,7 +110,7 @@ fn write_cursor(out: &mut Vec<u8>, names: &[String], places: &[u64]) {
     }
 }
 
-/// Many cursors are written for each receipt: without the machinery of formatting.
+/// Formats a number without `core::fmt`, because a cursor is written for every receipt.
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     let mut start = digits.len();
     loop {

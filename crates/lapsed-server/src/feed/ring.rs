@@ -1,4 +1,4 @@
-//! The newest pages of a feed, as many as fit.
+//! The newest pages of a feed, up to a size in bytes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use super::Places;
 use super::page::Page;
 
-/// What somebody is given next.
+/// What a listener is to do next.
 pub enum Next {
-    /// This page, which has this number.
+    /// Send this page, which has this number.
     Page(u64, Arc<Page>),
-    /// Nothing yet: the page of this number is still to come.
+    /// Wait: the page of this number does not exist yet.
     Wait(u64),
-    /// What it has not seen begins before the oldest page. The feed itself stands there.
+    /// Read the store, because it is behind the oldest page. The value is the feed's own position.
     Behind(Places),
 }
 
-/// Pages without a gap between them.
+/// Consecutive pages, without a gap between them.
 pub struct Ring {
     pages: VecDeque<Arc<Page>>,
     /// The number of the oldest page.
@@ -27,17 +27,18 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Empty; the first page begins at `head`. Keeps at most `room` bytes, and the newest page always.
+    /// An empty ring whose first page will begin at `head`. It keeps at most `room` bytes, but
+    /// always the newest page.
     pub fn new(head: Places, room: usize) -> Ring {
         Ring { pages: VecDeque::new(), first: 0, bytes: 0, room, head }
     }
 
-    /// Where the next page begins.
+    /// The places where the next page will begin.
     pub fn head(&self) -> &[u64] {
         &self.head
     }
 
-    /// Adds a page; the oldest ones make room.
+    /// Adds a page, and drops the oldest pages that no longer fit.
     pub fn push(&mut self, page: Page) {
         debug_assert_eq!(page.before, self.head, "pages are contiguous");
         self.head.clone_from(&page.after);
@@ -50,7 +51,8 @@ impl Ring {
         }
     }
 
-    /// The next page of somebody at `places`, who waits for the page number `at`, if that is known.
+    /// The next page for a listener at `places`; `at` is the number of the page that it expects, if
+    /// known.
     pub fn next(&self, at: Option<u64>, places: &[u64]) -> Next {
         let at = at.filter(|at| *at >= self.first).or_else(|| self.locate(places));
         let Some(number) = at else { return Next::Behind(self.head.clone()) };
@@ -60,7 +62,8 @@ impl Ring {
         }
     }
 
-    /// The newest page that does not begin beyond `places`: all that was not seen is in it or later.
+    /// The newest page that does not begin after `places`: everything that a listener has not seen
+    /// is in this page or a later one.
     fn locate(&self, places: &[u64]) -> Option<u64> {
         let reaches = |start: &[u64]| start.iter().zip(places).all(|(start, place)| start <= place);
         if reaches(&self.head) {

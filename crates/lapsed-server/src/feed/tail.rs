@@ -1,7 +1,8 @@
-//! The tail of a feed: its only reader of the store, for as long as somebody listens.
+//! The tail of a feed: the task that reads the store for it, for as long as there are listeners.
 //!
-//! It is woken by what this process reclaims, and looks by itself for what others wrote. What comes
-//! together is read together: a page of a hundred costs hardly more than one of one.
+//! It is woken by reclaims of this process, and polls for receipts of other processes. Receipts
+//! that arrive together are read together, because reading a hundred costs hardly more than reading
+//! one.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,25 +18,25 @@ use super::{Feed, Places};
 /// How many receipts of one system are read at a time.
 const READ: usize = 1_000;
 
-/// A page is closed when it is this large: with what the socket holds, all that one listener can
-/// keep from being freed.
+/// A page is closed when it reaches this size. Besides the socket's buffer, one page is all the
+/// memory that a slow listener can keep from being freed.
 const PAGE_BYTES: usize = 64 << 10;
 
-/// For how long what was woken for is let come together.
+/// How long to wait after a wake-up, so that several receipts are read together.
 const LINGER: Duration = Duration::from_millis(10);
 
-/// How often to look for what other processes wrote; seldom where every look is paid for.
+/// How often to poll for receipts of other processes; less often where every request costs money.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_METERED: Duration = Duration::from_secs(15);
 
-/// How long to wait after the store did not answer.
+/// How long to wait after the store failed to answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How many events a second are told at most, counted for each listener: what is beyond it waits
-/// in the store, so that a flood with many listeners is late rather than in the way of the sweeps.
+/// The most events per second over all listeners. Beyond that, receipts wait in the store: with
+/// many listeners a flood arrives late, instead of slowing down the sweeps.
 const TOLD_PER_SECOND: usize = 1_200_000;
 
-/// Reads until nobody listens, or told to stop.
+/// Reads until the last listener has left, or until `stop`.
 pub async fn run(feed: Weak<Feed>, mut wakeups: watch::Receiver<()>, stop: StopSignal) {
     while !stop.is_told() {
         wakeups.mark_unchanged();
@@ -58,13 +59,13 @@ pub async fn run(feed: Weak<Feed>, mut wakeups: watch::Receiver<()>, stop: StopS
     }
 }
 
-/// How long so many events to so many listeners take at least.
+/// The least time in which `count` events may be sent to `listeners` listeners.
 fn pace(count: usize, listeners: usize) -> Duration {
     let told = count.saturating_mul(listeners.max(1));
     LINGER.max(Duration::from_secs_f64(told as f64 / TOLD_PER_SECOND as f64))
 }
 
-/// So long, or until something happens.
+/// Waits for `most`, or until `happens` or `stop`.
 async fn nap(most: Duration, happens: impl Future, stop: &StopSignal) {
     tokio::select! {
         _ = happens => {}
@@ -73,7 +74,7 @@ async fn nap(most: Duration, happens: impl Future, stop: &StopSignal) {
     }
 }
 
-/// Tells what is new, and how much that was.
+/// Reads new receipts, adds them to the ring, and returns how many there were.
 async fn read(feed: &Feed) -> Result<usize> {
     let mut count = 0;
     for system in 0..feed.systems.len() {
@@ -106,7 +107,7 @@ fn tell(feed: &Feed, system: usize, head: Places, found: &[Receipt]) {
 }
 
 impl Feed {
-    /// Whether reading one of its stores costs money.
+    /// Whether reading one of the stores costs money per request.
     fn is_metered(&self) -> bool {
         self.systems.iter().any(|live| live.is_metered())
     }

@@ -1,5 +1,5 @@
-//! Listeners, a tail and a store that go on at the same time: nobody misses anything, nobody is told
-//! anything twice, however small the ring.
+//! Listeners, a tail and a store at the same time: no listener misses a receipt or is sent one
+//! twice, however small the ring is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SYSTEMS: [&str; 2] = ["a", "b"];
 const LISTENERS: usize = 8;
 const ROUNDS: usize = 30;
 
-/// Two registries on a real store, and a feed of them.
+/// Two registries on a real store, and a feed of both.
 struct Stage {
     _dir: tempfile::TempDir,
     node: OpenSystems,
@@ -55,7 +55,7 @@ impl Stage {
         self.feeds.listen(systems, cursor, seat, WasCut::default()).await.unwrap()
     }
 
-    /// Makes so many receipts.
+    /// Creates `count` receipts by reclaiming entries of `owner`.
     async fn reclaim(&self, system: &str, owner: &str, count: usize) {
         let live = self.node.find(Kind::Registry, system).unwrap();
         let registry = live.operations::<Registry>().unwrap();
@@ -69,7 +69,8 @@ impl Stage {
     }
 }
 
-/// Whoever was told says so by the ids: each is one further than the one before, in one system.
+/// What a listener has received: by its ids, each event is one further than the one before, in one
+/// system.
 #[derive(Default)]
 struct Heard {
     cursor: Option<String>,
@@ -77,7 +78,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Takes the first `most` events of what was sent.
+    /// Reads the first `most` events of the bytes that were sent.
     fn take(&mut self, bytes: &[u8], most: usize) {
         let text = std::str::from_utf8(bytes).unwrap();
         for event in
@@ -101,7 +102,7 @@ impl Heard {
     }
 }
 
-/// Listens until it has heard everything; now and then loses its stream, in the middle of a page.
+/// Listens until all receipts have arrived; sometimes loses its stream in the middle of a page.
 async fn follow(stage: &Stage, number: usize, totals: [u64; 2]) {
     let mut heard = Heard::default();
     let mut listener = stage.listen(Some("registry/a:0,registry/b:0")).await;
@@ -117,7 +118,7 @@ async fn follow(stage: &Stage, number: usize, totals: [u64; 2]) {
             let from = heard.cursor.clone().unwrap_or("registry/a:0,registry/b:0".to_owned());
             listener = stage.listen(Some(&from)).await;
         }
-        // Half of them are slow.
+        // Every second listener is slow.
         if number.is_multiple_of(2) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -160,7 +161,7 @@ async fn nobody_misses_anything_with_the_usual_ring() {
     nobody_misses_anything(ROOM).await;
 }
 
-/// Whoever keeps up is given the very same bytes, not a copy of its own.
+/// Listeners that keep up are sent the same buffer, not a copy each.
 #[tokio::test]
 async fn those_who_keep_up_share_their_bytes() {
     let stage = Stage::open(ROOM);
@@ -171,7 +172,8 @@ async fn those_who_keep_up_share_their_bytes() {
     assert_eq!(one.len(), other.len());
 }
 
-/// A cursor beyond the end is not an error: what comes up to it is not told, all else is.
+/// A cursor beyond the newest receipt is not an error: receipts up to it are skipped, later ones
+/// are sent.
 #[tokio::test]
 async fn a_cursor_ahead_of_the_feed_waits_for_its_turn() {
     let stage = Stage::open(ROOM);

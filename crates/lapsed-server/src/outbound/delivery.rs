@@ -1,37 +1,41 @@
-//! One delivery over several tries: the loop that webhooks and the outbox share.
+//! A delivery over several attempts: the retry loop that webhooks and the outbox share.
 
 use std::time::Duration;
 
-/// Something that is to reach its receiver.
+/// A message that must reach its receiver.
 pub trait Delivery: Sync {
-    /// What ends the loop besides the tries themselves, for example a store that does not answer.
+    /// What ends the loop besides the attempts themselves, for example a store that does not
+    /// answer.
     type Error;
 
-    /// After how many tries it is given up; at least 1.
+    /// The number of attempts after which the delivery is given up; at least 1.
     fn attempts(&self) -> u32;
 
-    /// How long to wait after the try of this number, from 1.
+    /// How long to wait after attempt number `attempt`, counted from 1.
     fn pause(&self, attempt: u32) -> Duration;
 
-    /// One try. The error says why the receiver did not take it.
+    /// Makes one attempt. The error says why the receiver did not accept the message.
     fn send(&self, attempt: u32) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Waits between two tries. False: there is to be no other try, here and now.
+    /// Waits between two attempts. Returns false if this process must not make another attempt now.
     fn rest(&self, pause: Duration) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
-/// What came of all tries at one delivery.
+/// The result of a delivery after its last attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// The receiver has it.
+    /// The receiver accepted the message.
     Taken,
-    /// The receiver did not take it in as many tries as are allowed; this is why not, of the last one.
+    /// The receiver did not accept the message within the allowed number of attempts; `why` is the
+    /// error of the last one.
     GivenUp { attempts: u32, why: String },
-    /// It was not taken, and not given up: the process is to stop, or another one delivers it.
+    /// The message was neither accepted nor given up: the process stops, or another process
+    /// delivers it.
     BrokenOff,
 }
 
-/// Tries until the receiver has it, until there were too many tries, or until `rest` says so.
+/// Makes attempts until the receiver accepts the message, the allowed number is reached, or `rest`
+/// returns false.
 pub async fn deliver<D: Delivery>(delivery: &D) -> Result<Delivered, D::Error> {
     let attempts = delivery.attempts();
     for attempt in 1.. {
@@ -53,7 +57,8 @@ mod tests {
 
     use super::*;
 
-    /// A receiver that takes the try of one number, and a process that is to stop after some pauses.
+    /// A receiver that accepts the attempt of one number, and a process that stops after a number
+    /// of pauses.
     struct Scripted {
         taken_at: u32,
         stops_after: usize,

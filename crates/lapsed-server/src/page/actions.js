@@ -1,5 +1,5 @@
-// Buttons that change something: off for whoever may only read, off while they work, and what came
-// of it is said aloud.
+// Buttons that change something. They are disabled for users who may only read and while the action
+// runs; the outcome is announced to screen readers.
 
 import { READ_ONLY, mayAct } from "./api.js";
 import { el } from "./elements.js";

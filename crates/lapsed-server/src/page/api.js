@@ -1,4 +1,5 @@
-// The daemon over HTTP: the token, what it may do, and problems in words.
+// The client of the daemon's HTTP API: sends the token, knows its scopes, and turns problems into
+// messages.
 
 const KEY = "lapsed-token";
 

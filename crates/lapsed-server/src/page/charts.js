@@ -1,5 +1,5 @@
-// The last hour (of a younger process: its life so far), drawn here: no library, no picture from
-// anywhere.
+// Charts of the last hour (or since the process started, if that is less), drawn as SVG without a
+// library.
 
 import { el, say, svg } from "./elements.js";
 import { clock, count, span } from "./words.js";

@@ -1,4 +1,4 @@
-// Questions before something is done that cannot be missed, and details of one thing.
+// Dialogs: a confirmation before an action, and the details of one object.
 
 import { el } from "./elements.js";
 

@@ -1,4 +1,4 @@
-// Elements, and nothing else: no markup is ever made from text that came from outside.
+// Creates DOM elements. Text from outside is only ever inserted as text, never as markup.
 
 /** An element: `on…` are listeners, `text` is its text, everything else an attribute. */
 export function el(name, attributes, ...children) {

@@ -1,4 +1,4 @@
-// Why one key is, or is not, dead.
+// The view that explains why one key is, or is not, dead.
 
 import { ask, path } from "./api.js";
 import { el, section } from "./elements.js";

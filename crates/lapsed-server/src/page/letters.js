@@ -1,4 +1,4 @@
-// Dead letters: jobs that nobody should try again before somebody has looked.
+// The view of dead letters: jobs that will not be retried automatically.
 
 import { action } from "./actions.js";
 import { ask, path, query } from "./api.js";

@@ -1,4 +1,5 @@
-// The token, asked for when the daemon wants one. It stays in this tab and is gone with it.
+// Asks for the token if the daemon requires one. The token is kept in this tab only, and is gone
+// when the tab is closed.
 
 import { setToken, whoami } from "./api.js";
 import { el } from "./elements.js";

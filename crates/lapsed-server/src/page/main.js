@@ -1,4 +1,5 @@
-// The page: logs in, looks every few seconds, follows the receipts, and shows one view at a time.
+// The entry point of the dashboard: logs in, polls every few seconds, follows the receipts, and
+// shows one view at a time.
 
 import { READ_ONLY, Silence, ask, mayAct, setToken, token, whoami } from "./api.js";
 import { el, mark, say } from "./elements.js";

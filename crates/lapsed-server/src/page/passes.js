@@ -1,4 +1,5 @@
-// Passes: the last ones and why they stopped; one now, but only after its list was seen.
+// The view of passes: the last passes and why they stopped. A new pass can be started only after
+// its dry run was shown.
 
 import { action, looking, tell } from "./actions.js";
 import { ask, path } from "./api.js";

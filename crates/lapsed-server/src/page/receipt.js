@@ -1,4 +1,4 @@
-// One receipt: what was removed, on what grounds, and putting it back.
+// The details of one receipt: what was removed, why, and a button that restores it.
 
 import { action, tell } from "./actions.js";
 import { ask, path } from "./api.js";

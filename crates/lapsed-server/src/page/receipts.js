@@ -1,7 +1,7 @@
-// Receipts: as they come, and found by the server among all that are kept.
+// The view of receipts: new ones as they arrive, and a search over all that the server keeps.
 //
-// Only so many rows are ever on the page. What comes faster than anybody can read is counted, not
-// drawn; it is in the list all the same.
+// The number of rows on the page is bounded. Receipts that arrive faster than a person can read are
+// counted instead of drawn; the list on the server contains them all the same.
 
 import { ask, query } from "./api.js";
 import { cell, el, say, section, table } from "./elements.js";

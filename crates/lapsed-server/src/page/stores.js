@@ -1,4 +1,4 @@
-// The stores: whether each answers, how fast, and how far its clock is off.
+// The view of stores: whether each one answers, how fast, and how far its clock is off.
 
 import { cell, el, mark, section, table } from "./elements.js";
 import { now, span } from "./words.js";

@@ -1,7 +1,8 @@
-// Receipts as they come. Read by `fetch`, because an EventSource cannot show a token.
+// The stream of receipts, read by `fetch`, because an EventSource cannot send a token.
 //
-// The cursor moves with every event that came whole, and whoever lost the stream comes back with it:
-// no gap, nothing twice. A stream that says nothing for too long is taken for lost.
+// The cursor moves with every event that arrived completely. After a disconnect the stream resumes
+// at the cursor, without a gap and without duplicates. A stream that is silent for too long counts
+// as disconnected.
 
 import { headers, query } from "./api.js";
 

@@ -1,4 +1,5 @@
-// The systems: at a glance each a card, and one by itself with everything.
+// The view of systems: an overview with one card per system, and a page with all details of one
+// system.
 
 import { action } from "./actions.js";
 import { ask, path } from "./api.js";

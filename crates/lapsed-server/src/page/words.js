@@ -1,4 +1,4 @@
-// Numbers and times in words.
+// Formats numbers and times for people.
 
 import { GENERAL, KINDS } from "./kinds.js";
 

@@ -1,4 +1,5 @@
-//! How traces get to the collector. Called on the exporter's own thread, so that it may wait there.
+//! The HTTP client that sends traces to the collector. It blocks, and is called on the exporter's
+//! own thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,18 +10,18 @@ use ureq::Agent;
 
 use crate::outbound::{self, OutboundUrl, silent};
 
-/// The longest answer that is read.
+/// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub struct OtlpClient {
     agent: Agent,
-    /// Whether the last call failed: said once, not with every batch.
+    /// Whether the last call failed. Only a change is logged, not every failed batch.
     is_away: AtomicBool,
 }
 
 impl OtlpClient {
-    /// The collector at `address`; no call takes longer than `timeout`.
+    /// A client of the collector at `address`; no call takes longer than `timeout`.
     pub fn new(address: &OutboundUrl, timeout: Duration) -> OtlpClient {
         OtlpClient { agent: outbound::agent(address, timeout), is_away: AtomicBool::new(false) }
     }

@@ -1,5 +1,5 @@
-//! Passes and reconciliations as spans, from what is witnessed of them. A span is made when its work has
-//! ended, dated back to when it began.
+//! Passes and reconciliations as spans, created from the events that an observer receives. A span
+//! is created when its work has ended, and is dated back to the beginning.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,14 +14,14 @@ use opentelemetry::{Context, KeyValue};
 
 use super::Telemetry;
 
-/// How many batches of one pass have a span of their own; the pass says how many there were.
+/// How many batches of one pass get a span of their own; the span of the pass has the total number.
 const BATCHES_MAX: usize = 200;
 
-/// Makes spans, and passes everything on.
+/// An observer that creates spans and forwards every event to the next observer.
 pub struct TracingObserver {
     next: Arc<dyn Observer>,
     telemetry: Arc<Telemetry>,
-    /// Of the passes that have not ended.
+    /// The batches of passes that have not ended yet.
     batches: Mutex<HashMap<SystemId, Batches>>,
 }
 
@@ -38,7 +38,7 @@ struct Batch {
 }
 
 impl TracingObserver {
-    /// Passes on to `next`.
+    /// Forwards every event to `next`.
     pub fn new(next: Arc<dyn Observer>, telemetry: Arc<Telemetry>) -> Arc<TracingObserver> {
         Arc::new(TracingObserver { next, telemetry, batches: Mutex::default() })
     }
@@ -47,7 +47,7 @@ impl TracingObserver {
         self.batches.lock().expect("no holder of this lock panics")
     }
 
-    /// A span that ends now.
+    /// Creates a span that began `took_ms` ago; the caller ends it.
     fn begin(&self, name: &'static str, took_ms: u64, attributes: Vec<KeyValue>) -> Context {
         let began = SystemTime::now() - Duration::from_millis(took_ms);
         let span = SpanBuilder::from_name(name).with_start_time(began).with_attributes(attributes);

@@ -1,4 +1,4 @@
-//! The files of a certificate: read, checked against each other, and compared with what they were.
+//! The files of a certificate and its key: reads them, checks that they match, and detects changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 
-/// More is no certificate.
+/// The largest file that is read, in bytes; a certificate is never larger.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where a certificate and its key are.
+/// The paths of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The chain, leaf first, in PEM.
+    /// The certificate chain in PEM, leaf first.
     pub cert: PathBuf,
-    /// The private key, in PEM.
+    /// The private key in PEM.
     pub key: PathBuf,
 }
 
 pub struct Pair {
-    /// What the files held, to know them again.
+    /// A digest of both files, by which changes are detected.
     pub digest: Vec<u8>,
-    /// Ready to be used, or why not.
+    /// The TLS configuration, or why the files cannot be used.
     pub config: Result<Arc<ServerConfig>, String>,
 }
 
 impl TlsFiles {
-    /// Reads both. They must fit together.
+    /// Reads both files and checks that they match. Returns their digest, too.
     pub fn read(&self) -> Result<(Arc<ServerConfig>, Vec<u8>), String> {
         match self.read_unless(&[])? {
             Some(Pair { digest, config }) => Ok((config?, digest)),
@@ -37,8 +37,9 @@ impl TlsFiles {
         }
     }
 
-    /// The same, unless they hold what they held before. Between two writes a certificate and its key
-    /// may not fit: that is an answer like any other, and the next look finds them whole.
+    /// Reads both files, unless their content has the digest `seen`. While the files are being
+    /// replaced, the certificate and the key may not match: that is reported in `Pair::config`, and
+    /// the next check reads the new pair.
     pub fn read_unless(&self, seen: &[u8]) -> Result<Option<Pair>, String> {
         let (cert, key) = (read(&self.cert)?, read(&self.key)?);
         let mut both = digest::Context::new(&digest::SHA256);
@@ -54,7 +55,7 @@ impl TlsFiles {
 
     fn configure(&self, cert: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, String> {
         let chain = certificates(&self.cert, cert)?;
-        // What is wrong with a key is not repeated: it might show the key.
+        // The parser's message is not repeated, because it could contain parts of the key.
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|_| format!("{}: there is no private key in PEM in it", self.key.display()))?;
         let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
@@ -68,7 +69,7 @@ impl TlsFiles {
     }
 }
 
-/// The certificates of the authorities in a file.
+/// The certificates of the authorities in a PEM file.
 pub fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     certificates(file, &read(file)?)
 }

@@ -1,4 +1,5 @@
-//! What is sent: a batch of events as JSON, an id, and a signature over the time and the very bytes.
+//! The body of a delivery: a batch of events as JSON, an id, and a signature over the time and the
+//! exact bytes.
 
 use lapsed_core::receipt::Receipt;
 use lapsed_core::{Name, SystemId};
@@ -8,14 +9,14 @@ use serde_json::{Value, json};
 use crate::config::webhook::WebhookConfig;
 use crate::outbound::header_safe;
 
-/// One delivery. The same for each of its tries.
+/// One delivery, which is the same for each of its attempts.
 pub struct Body {
     pub delivery: String,
     pub bytes: Vec<u8>,
 }
 
 impl Body {
-    /// Of receipts of one system, at least one.
+    /// A delivery of receipts of one system; there must be at least one.
     pub fn of(webhook: &Name, system: &SystemId, receipts: &[Receipt]) -> Body {
         let seq = |receipt: Option<&Receipt>| receipt.map_or(0, |receipt| receipt.id.seq);
         let (first, last) = (seq(receipts.first()), seq(receipts.last()));
@@ -26,7 +27,7 @@ impl Body {
         Self::write(webhook, delivery, events)
     }
 
-    /// One that says nothing.
+    /// A test delivery, whose event has no content.
     pub fn test(webhook: &Name, chance: u64) -> Body {
         let event = json!({ "event": "test", "data": { "webhook": webhook } });
         Self::write(webhook, format!("{webhook}-test-{chance:016x}"), vec![event])
@@ -37,7 +38,7 @@ impl Body {
         Body { bytes: body.to_string().into_bytes(), delivery }
     }
 
-    /// What goes with a try at that time, in seconds since 1970.
+    /// The headers of an attempt that is made at `now_s`, in seconds since 1970.
     pub fn headers(
         &self,
         webhook: &WebhookConfig,
@@ -54,7 +55,7 @@ impl Body {
     }
 }
 
-/// `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`.
+/// The signature header, `t=SECONDS,v1=HEX`: the HMAC-SHA256 of `SECONDS.BODY`.
 fn sign(secret: &str, now_s: u64, body: &[u8]) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let mut context = hmac::Context::with_key(&key);
@@ -68,7 +69,8 @@ fn sign(secret: &str, now_s: u64, body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Reckoned by another program: `printf '1700000000.{}' | openssl dgst -sha256 -hmac ...`.
+    /// The expected value was computed by another program: `printf '1700000000.{}' | openssl dgst
+    /// -sha256 -hmac ...`.
     #[test]
     fn a_signature_covers_time_and_body() {
         assert_eq!(

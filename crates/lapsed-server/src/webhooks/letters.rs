@@ -1,7 +1,8 @@
-//! Dead letters of a webhook: deliveries that were not taken in as many tries as are allowed.
+//! The dead letters of a webhook: deliveries that were not accepted within the allowed number of
+//! attempts.
 //!
-//! A letter names the receipts, it does not carry them: they are in the store for as long as it keeps
-//! them, and a letter stays small however much they carry.
+//! A dead letter names its receipts by number and does not contain them, so it stays small. The
+//! receipts themselves are in the store for as long as the store keeps receipts.
 
 use lapsed_core::notes::{Note, NoteQuery};
 use lapsed_core::receipt::ReceiptId;
@@ -12,42 +13,42 @@ use utoipa::ToSchema;
 use super::Hook;
 use crate::node::LiveSystem;
 
-/// The most letters of one system in one answer.
+/// The most dead letters of one system in one answer.
 pub const LETTERS_MAX: usize = 1_000;
 
-/// What could not be delivered.
+/// A delivery that was given up.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Undelivered {
     /// The id of the delivery.
     pub delivery: String,
     /// The number of its first receipt.
     pub first: u64,
-    /// The number of its last.
+    /// The number of its last receipt.
     pub last: u64,
-    /// How many receipts were looked at.
+    /// How many receipts were read for it, including those that the webhook does not want.
     pub looked_at: usize,
-    /// How often it was tried.
+    /// How many attempts were made.
     pub attempts: u32,
-    /// What came of the last try.
+    /// Why the last attempt failed.
     pub why: String,
 }
 
-/// The same, with its place in the store.
+/// A delivery that was given up, with its id and its system.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadLetter {
-    /// Its id: `KIND-NAME-NUMBER`.
+    /// The id of the dead letter, `KIND-NAME-NUMBER`.
     pub id: String,
     /// `KIND/NAME` of the system whose receipts it is about.
     pub system: String,
-    /// Since when, on the store's clock.
+    /// When it became a dead letter, in milliseconds of the store's clock.
     pub at_ms: u64,
-    /// What it is about.
+    /// The delivery that was given up.
     #[serde(flatten)]
     pub what: Undelivered,
 }
 
 impl DeadLetter {
-    /// A note that cannot be read is of nobody, and left out.
+    /// Reads a dead letter from the store; `None` if it cannot be parsed.
     fn read(system: &SystemId, note: &Note) -> Option<DeadLetter> {
         let what = serde_json::from_str(&note.text).ok()?;
         let id = ReceiptId { system: system.clone(), seq: note.seq }.to_string();
@@ -55,17 +56,17 @@ impl DeadLetter {
     }
 }
 
-/// What becomes of a letter.
+/// What an operator decides about a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is tried again.
+    /// The delivery is tried again.
     PutBack,
-    /// It is forgotten.
+    /// The dead letter is deleted.
     Deleted,
 }
 
 impl Hook {
-    /// The newest letters of one system, before that number.
+    /// The newest dead letters of one system, before the given number.
     pub async fn letters(
         &self,
         live: &LiveSystem,
@@ -77,8 +78,9 @@ impl Hook {
         Ok(notes.iter().filter_map(|note| DeadLetter::read(live.id(), note)).collect())
     }
 
-    /// Puts a letter back or deletes it; whether it was there. It is written down anew before it is struck
-    /// out: who is killed in between has it twice, and nobody loses it.
+    /// Queues or deletes a dead letter; returns whether it existed. To queue it, it is first
+    /// written to the other list and then removed from this one: a crash in between leaves it in
+    /// both, and it is not lost.
     pub async fn settle(&self, id: &str, fate: Fate) -> Result<bool> {
         let ReceiptId { system, seq } = id.parse().map_err(|_| no_letter_id(id))?;
         let Some(live) = self.lives().iter().find(|live| *live.id() == system) else {
@@ -93,7 +95,7 @@ impl Hook {
         live.strike(&self.book.dead, seq).await
     }
 
-    /// The letter that is to be tried next, with its number.
+    /// The next dead letter that is to be delivered again, with its number.
     pub(super) async fn next_again(&self, live: &LiveSystem) -> Result<Option<(u64, Undelivered)>> {
         let found = live.notes(&self.book.again, NoteQuery { before: None, limit: 1 }).await?;
         let Some(note) = found.first() else { return Ok(None) };

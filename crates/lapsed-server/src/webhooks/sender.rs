@@ -1,4 +1,5 @@
-//! The sender of one webhook and one system: mark, read, send, mark.
+//! Delivers the receipts of one system to one webhook: reads the mark, reads the receipts after it,
+//! sends them, moves the mark.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,17 +15,18 @@ use super::letters::Undelivered;
 use crate::node::LiveSystem;
 use crate::outbound::delivery::{Delivered, Delivery, deliver};
 
-/// How often to look for what other processes wrote; seldom where every look is paid for.
+/// How often to poll for receipts of other processes; less often where every request costs money.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_METERED: Duration = Duration::from_secs(15);
 
-/// How long to wait after the store did not answer.
+/// How long to wait after the store failed to answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// For how long a turn is taken besides the time of one try.
+/// How long a turn lasts, in addition to the time limit of one attempt.
 const TURN: Duration = Duration::from_secs(5);
 
-/// Delivers until told to stop. What is between two tries then stays after the mark.
+/// Delivers until `stop`. Receipts that are waiting for their next attempt then stay after the
+/// mark, and are sent after the next start.
 pub async fn run(
     hook: Arc<Hook>,
     live: Arc<LiveSystem>,
@@ -54,9 +56,10 @@ struct WebhookSender {
     stop: StopSignal,
 }
 
-/// What came of one round.
+/// The result of one round.
 enum DeliveryRound {
-    /// Something was delivered, given up, or broken off.
+    /// Receipts were delivered, given up, or left for later because the daemon stops or lost its
+    /// turn.
     Went,
     /// There was nothing to deliver.
     Nothing,
@@ -84,7 +87,8 @@ impl WebhookSender {
         Ok(DeliveryRound::Went)
     }
 
-    /// Delivers those that are wanted; buries what is given up. Whether that is done with.
+    /// Delivers the receipts that the webhook wants, and writes a dead letter if they are given up.
+    /// Returns whether the mark may move past them.
     async fn settle(&self, found: Vec<Receipt>, looked_at: usize) -> Result<bool> {
         let (first, last) = match (found.first(), found.last()) {
             (Some(first), Some(last)) => (first.id.seq, last.id.seq),
@@ -109,7 +113,8 @@ impl WebhookSender {
         }
     }
 
-    /// Waits, and keeps the turn meanwhile. False: told to stop, or it is another's.
+    /// Waits between two attempts, and keeps the turn meanwhile. Returns false if the daemon stops
+    /// or has lost the turn.
     async fn rest(&self, mut left: Duration) -> Result<bool> {
         while !left.is_zero() && !self.stop.is_told() {
             let part = left.min(TURN / 3);
@@ -122,7 +127,8 @@ impl WebhookSender {
         Ok(!self.stop.is_told())
     }
 
-    /// What was put back is delivered before what is new.
+    /// Delivers a dead letter that an operator queued again; these go before new receipts. Returns
+    /// whether there was one.
     async fn again(&self) -> Result<bool> {
         let Some((seq, letter)) = self.hook.next_again(&self.live).await? else { return Ok(false) };
         let mut found = self.read(letter.first.saturating_sub(1), letter.looked_at.max(1)).await?;
@@ -137,7 +143,8 @@ impl WebhookSender {
         Ok(true)
     }
 
-    /// Where it stands. Who is new begins with what comes from now on.
+    /// The number after which delivery continues. A new webhook starts after the receipts that
+    /// exist now.
     async fn mark(&self) -> Result<u64> {
         if let Some(mark) = self.live.mark(&self.hook.book.mark).await? {
             return Ok(mark);
@@ -163,7 +170,7 @@ impl WebhookSender {
         if self.live.is_metered() { LOOK_METERED } else { LOOK }
     }
 
-    /// So long, or until something happens.
+    /// Waits for `most`, or until `happens` or until the daemon stops.
     async fn nap(&self, most: Duration, happens: impl Future) {
         tokio::select! {
             _ = happens => {}
@@ -173,12 +180,12 @@ impl WebhookSender {
     }
 }
 
-/// One body on its way to the receiver.
+/// One body that is being sent to the receiver.
 struct ReceiptsDelivery<'a> {
     sender: &'a WebhookSender,
     body: &'a Body,
     began: Instant,
-    /// How old its oldest receipt was when it began.
+    /// The age of its oldest receipt when the delivery began.
     late: Duration,
 }
 
@@ -189,8 +196,8 @@ impl Delivery for ReceiptsDelivery<'_> {
         self.sender.hook.plan.attempts
     }
 
-    /// Somewhere between the half and the whole of the configured pause: receivers that come back are
-    /// not met by everybody at once.
+    /// A random time between half of the configured pause and all of it, so that a receiver that
+    /// comes back does not get all deliveries at once.
     fn pause(&self, attempt: u32) -> Duration {
         let Hook { clock, plan, .. } = &*self.sender.hook;
         let share = (clock.random() % 1_000) as f64 / 2_000.0;

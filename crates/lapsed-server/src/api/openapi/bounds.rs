@@ -1,21 +1,21 @@
-//! What a value must be like beyond its type, for the OpenAPI document: how long a name may be, how
-//! large a number, what a cursor looks like. The types of requests cannot say it, so it is added to the
-//! document as a whole, by the names of parameters and of members of bodies.
+//! Constraints of values for the OpenAPI document: the length of a name, the range of a number, the
+//! form of a cursor. The Rust types of requests cannot express them, so they are added to the
+//! finished document, by the names of parameters and of body members.
 //!
-//! Nothing here checks anything: handlers and the library do, and Schemathesis holds the two against
-//! each other. What no schema can say (a name's limit is in bytes, `after` or `before` but not both) is said
-//! in words only.
+//! Nothing is validated here: handlers and the library do that, and a Schemathesis test compares
+//! the two. Constraints that a schema cannot express (a name's limit is in bytes; `after` and
+//! `before` exclude each other) are stated only in descriptions.
 
 use std::collections::BTreeSet;
 
 use lapsed_core::Kind;
 use serde_json::{Map, Value, json};
 
-/// Printable, and not empty. (The limit is 512 bytes; a schema counts characters.)
+/// A printable name that is not empty. (The limit is 512 bytes, but a schema counts characters.)
 const NAME: &str = r"^[^\x00-\x1f\x7f-\x9f]+$";
 const NAMESPACE: &str = r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$";
 const SYSTEM: &str = r"^[A-Za-z0-9_-]{1,64}$";
-/// Without bits that say nothing.
+/// Canonical Base64: unused bits of the last character are zero.
 const BASE64: &str =
     r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$";
 const NAME_CHARS_MAX: u64 = 512;
@@ -27,10 +27,10 @@ const TEN_YEARS_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 const LEASE_TTL_MS: (u64, u64) = (1_000, 30 * 24 * 3600 * 1000);
 const DAY_SECONDS: u64 = 24 * 3600;
 
-/// Where a place is a cursor over several systems.
+/// The paths where `after`, `before` and `cursor` are cursors over several systems.
 const CURSORS: &[&str] = &["/v1/receipts", "/v1/events", "/v1/audit"];
 
-/// Members of bodies that are names, or lists of names.
+/// The members of bodies that are names or lists of names.
 const NAMES: &[&str] = &[
     "owner",
     "key",
@@ -46,7 +46,7 @@ const NAMES: &[&str] = &[
     "broadcaster_user_id",
 ];
 
-/// Adds all of it.
+/// Adds all constraints to the document.
 pub fn refine(document: &mut Value) {
     let bodies = bodies(document);
     for (path, item) in members(document.get_mut("paths")) {
@@ -76,7 +76,7 @@ fn elements(value: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
     value.and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// The schemas that requests consist of, with all that these point to.
+/// The names of the schemas that request bodies use, directly or by reference.
 fn bodies(document: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let operations = document["paths"].as_object().into_iter().flat_map(Map::values);
@@ -118,13 +118,13 @@ fn kinds() -> Vec<&'static str> {
     Kind::ALL.iter().map(|kind| kind.as_str()).collect()
 }
 
-/// A number together with a system, or a place in each of several.
+/// The pattern of a cursor: a number with its system, or one position for each of several systems.
 fn cursor() -> String {
     let place = format!("({})/[A-Za-z0-9_-]{{1,64}}:[0-9]{{1,19}}", kinds().join("|"));
     format!("^([0-9]{{1,19}}|{place}(,{place})*)$")
 }
 
-/// What is true of a parameter of a path or of a query.
+/// The constraints of a parameter of a path or of a query.
 fn of_parameter(path: &str, parameter: &str) -> Value {
     let is_listing_of = |end: &str| path.ends_with(end);
     match parameter {
@@ -141,7 +141,7 @@ fn of_parameter(path: &str, parameter: &str) -> Value {
             json!({ "pattern": r"^[mt]:[^\x00-\x1f\x7f-\x9f]+$" })
         }
         "after" | "before" | "cursor" if CURSORS.contains(&path) => json!({ "pattern": cursor() }),
-        // What to look for, which need not be there.
+        // These are search terms, so they need not be valid names.
         "key" | "owner" if path == "/v1/receipts" => json!({}),
         "key" if path.starts_with("/v1/leases") => lease_key(),
         "txn" => lease_key(),
@@ -150,7 +150,7 @@ fn of_parameter(path: &str, parameter: &str) -> Value {
     }
 }
 
-/// What is true of the members of a body.
+/// Adds the constraints of the members of a request body.
 fn body(component: &str, schema: &mut Value) {
     flatten(schema);
     for (member, schema) in members(schema.get_mut("properties")) {
@@ -193,7 +193,8 @@ fn of_member(component: &str, member: &str) -> Value {
     }
 }
 
-/// One object instead of several that must all hold: each of them would refuse the others' members.
+/// Merges the parts of `allOf` into one object, because each part alone would refuse the members of
+/// the others.
 fn flatten(schema: &mut Value) {
     let Some(Value::Array(parts)) = schema.as_object_mut().and_then(|all| all.remove("allOf"))
     else {
@@ -212,7 +213,7 @@ fn flatten(schema: &mut Value) {
     }
 }
 
-/// Shapes that their types tell wrong, in requests and in answers.
+/// Corrects schemas that are derived wrongly, in requests and in answers.
 fn shape(component: &str, schema: &mut Value) {
     if let Some(ended) = schema.pointer_mut("/properties/ended") {
         *ended = json!({ "type": ["array", "null"], "description": ended["description"],
@@ -231,7 +232,8 @@ fn shape(component: &str, schema: &mut Value) {
     }
 }
 
-/// Numbers that cannot be negative are twice as wide as their formats say.
+/// Corrects the range of unsigned numbers: their formats, `int32` and `int64`, are signed and too
+/// narrow.
 fn widths(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -250,7 +252,7 @@ fn widths(value: &mut Value) {
     }
 }
 
-/// Adds members, in place of those of the same name.
+/// Adds members to a schema, and replaces those of the same name.
 fn merge(schema: &mut Value, more: Value) {
     if let (Value::Object(schema), Value::Object(more)) = (schema, more) {
         schema.extend(more);
