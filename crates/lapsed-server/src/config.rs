@@ -1,8 +1,8 @@
-//! Configuration: a TOML file, the environment and flags, checked and made into plans.
+//! Configuration: a TOML file, the environment and flags, which are checked and turned into plans.
 //!
-//! Everything that can be wrong is found here, before anything is opened, and each error names the
-//! key and its line. What a kind of system has of its own is read by it (`crate::systems`);
-//! here is only what all of them share, and `crate::plan` puts the whole together.
+//! All errors of the configuration are found here, before any store is opened, and each error names
+//! the key and its line. This module contains what all systems share; each kind of system reads its
+//! own keys (`crate::systems`), and `crate::plan` assembles the whole.
 
 pub mod common;
 pub mod document;
@@ -23,27 +23,28 @@ use std::path::PathBuf;
 use self::origin::Origin;
 use crate::failure::Failure;
 
-/// What is wrong with the configuration: where, what, and what to do.
+/// An error of the configuration: where it is, what is wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-/// How environment variables are read: given, so that tests need not touch the real ones.
+/// Reads an environment variable. It is a parameter, so that tests need not change the real
+/// environment.
 pub type Env<'e> = dyn Fn(&str) -> Option<String> + 'e;
 
-/// The process's own environment.
+/// Reads a variable of the process's own environment.
 pub fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// What flags (or their environment variables) say over the file.
+/// The values of flags (or of their environment variables), which override the file.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// The address to listen on.
     pub listen: Option<String>,
-    /// The data folder; only without a file.
+    /// The data folder; used only without a configuration file.
     pub data: Option<PathBuf>,
-    /// The token, where the file has none.
+    /// The token; used only if the file has none.
     pub token: Option<String>,
 }
 
@@ -53,10 +54,10 @@ impl From<ConfigError> for Failure {
     }
 }
 
-/// The folder used when nothing else is said.
+/// The data folder if neither a file nor a flag names one.
 pub const DATA_DEFAULT: &str = "./lapsed-data";
 
-/// Where the listen address came from, and the like, for `check`.
+/// The origin of a value that a flag or the file may have set, as `check` shows it.
 pub fn origin_of(given: bool, flag: bool, name: &'static str, line: Option<usize>) -> Origin {
     match (flag, given, line) {
         (true, _, _) => Origin::Flag(name),

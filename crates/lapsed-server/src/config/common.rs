@@ -1,5 +1,5 @@
-//! What every `[[system]]` has: a name, a store, and the `sweep`, `brake`,
-//! `receipts` and `reconcile` tables.
+//! The keys that every `[[system]]` has: a name, a store, and the tables `sweep`, `brake`,
+//! `receipts` and `reconcile`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::sweep::{PauseAfter, SweepSection};
 use super::units::{Every, Span};
 use super::{ConfigError, Env};
 
-/// One `[[system]]` as it stands in the file, on its way to the kind that understands it.
+/// One `[[system]]` of the file, to be read by its kind.
 pub struct Section<'a> {
     document: &'a Document,
     node: Option<&'a TomlNode<'a>>,
@@ -29,7 +29,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The section at `node`.
+    /// The section at `node`, which is number `index` in the file.
     pub fn new(
         document: &'a Document,
         node: &'a TomlNode<'a>,
@@ -45,7 +45,7 @@ impl<'a> Section<'a> {
         Section { document, node: Some(node), path, lines, stores, env }
     }
 
-    /// No section at all: everything as by default.
+    /// A section that is not in the file: every key has its default.
     pub fn absent(
         document: &'a Document,
         stores: &'a BTreeMap<String, StoreConfig>,
@@ -55,7 +55,7 @@ impl<'a> Section<'a> {
         Section { document, node: None, path, lines: BTreeMap::new(), stores, env }
     }
 
-    /// Reads it; the default when it is absent.
+    /// Deserializes the section; the default if it is absent.
     pub fn read<T: DeserializeOwned + Default>(&self) -> Result<T, ConfigError> {
         match self.node {
             Some(node) => self.document.read(&self.path, node),
@@ -63,7 +63,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The line of the key at `path`.
+    /// The line of the key at `path`; `None` if the file does not have that key.
     pub fn line_of(&self, path: &str) -> Option<usize> {
         self.lines.get(path).copied()
     }
@@ -72,19 +72,19 @@ impl<'a> Section<'a> {
         (self.env)(name)
     }
 
-    /// An error about one key of it.
+    /// An error about one key of the section, with its line.
     pub fn wrong(&self, key: &str, what: &str) -> ConfigError {
         let line = self.line_of(key).map_or(String::new(), |line| format!(":{line}"));
         let path = join(&self.path, key);
         ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
     }
 
-    /// Whether that store is a folder of this machine.
+    /// Whether the store `store` is embedded, that is, a folder of this machine.
     pub fn is_embedded(&self, store: &str) -> bool {
         self.stores[store].is_embedded()
     }
 
-    /// The names of the stores that can carry a system of `kind`.
+    /// The names of the stores that support systems of `kind`.
     pub fn carriers(&self, kind: Kind) -> Vec<&str> {
         let of = self.stores.iter().filter(|(_, store)| store.carries(kind).is_ok());
         of.map(|(name, _)| name.as_str()).collect()
@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
         of.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The store that `key` names.
+    /// The store that the key `key` names; an error if it is not configured.
     pub fn store_under(&self, key: &str, name: &str) -> Result<String, ConfigError> {
         let names: Vec<&str> = self.stores.keys().map(String::as_str).collect();
         match self.stores.contains_key(name) {
@@ -105,7 +105,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Every text below `key`, by its path.
+    /// All strings below `key`, each with its path.
     pub fn strings_below(&self, key: &str) -> Vec<(String, String)> {
         match self.node.and_then(|node| node.get_ref().get(key)) {
             Some(below) => texts_below(below, key),
@@ -113,7 +113,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The store that it names; the only one there is when it names none.
+    /// The store that the section names. Without a name it is the only store there is, or an error
+    /// if there are several.
     pub fn store(&self, given: Option<&str>) -> Result<String, ConfigError> {
         let names: Vec<&str> = self.stores.keys().map(String::as_str).collect();
         match (given, names.as_slice()) {
@@ -127,14 +128,14 @@ impl<'a> Section<'a> {
     }
 }
 
-/// How often an index is compared with its truth unless told: weekly.
+/// How often an index is compared with its truth by default: weekly.
 const RECONCILE_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Who writes the entries.
+/// Whether applications write entries through lapsed or on their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Everybody writes through lapsed.
+    /// All entries are written through lapsed.
     #[default]
     Native,
     /// The application writes its own keys, and lapsed works on them as they are.
@@ -142,7 +143,8 @@ pub enum Access {
 }
 
 impl Access {
-    /// An embedded store has no keys that an application could write by itself.
+    /// Refuses `adopt` on an embedded store, because an application cannot write to one except
+    /// through lapsed.
     pub fn check(self, section: &Section<'_>, store: &str) -> Result<(), ConfigError> {
         if self == Access::Native || !section.is_embedded(store) {
             return Ok(());
@@ -155,7 +157,7 @@ impl Access {
     }
 }
 
-/// Over how many shards a native layout is spread: one unless told.
+/// The number of shards of a native layout; 1 by default.
 pub fn plan_shards(
     section: &Section<'_>,
     given: Option<u16>,
@@ -167,7 +169,8 @@ pub fn plan_shards(
     }
 }
 
-/// The name of a key that an application writes, with `place` in it where a name goes.
+/// The name of a key that the application writes. If `place` is given, the name must contain it, as
+/// the placeholder of an entry's name.
 pub fn plan_key(
     section: &Section<'_>,
     key: &str,
@@ -197,7 +200,7 @@ impl Picker<'_, '_> {
     }
 }
 
-/// `brake = { ... }`
+/// The table `brake = { ... }` of a system.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrakeSection {
@@ -224,7 +227,7 @@ impl BrakeSection {
     }
 }
 
-/// `receipts = { ... }`
+/// The table `receipts = { ... }` of a system.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReceiptsSection {
@@ -233,7 +236,7 @@ pub struct ReceiptsSection {
 }
 
 impl ReceiptsSection {
-    /// How long receipts are kept.
+    /// Checks how long, and how many, receipts are kept.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -251,7 +254,7 @@ impl ReceiptsSection {
     }
 }
 
-/// `reconcile = { ... }`
+/// The table `reconcile = { ... }` of a system.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReconcileSection {
@@ -259,7 +262,7 @@ pub struct ReconcileSection {
 }
 
 impl ReconcileSection {
-    /// How often the index is compared with its truth; none: never by itself.
+    /// How often the index is compared with its truth; `None`: only on demand.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -274,11 +277,12 @@ impl ReconcileSection {
     }
 }
 
-/// How often an index is compared with its truth unless the file says so.
+/// How often an index is compared with its truth if the file does not say.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconcileUsual {
     pub every: Duration,
-    /// Whatever the file says, if a variable of the environment says so, and which.
+    /// The interval from an environment variable, which overrides the file, and the variable's
+    /// name.
     pub of_env: Option<(Duration, &'static str)>,
 }
 
@@ -288,7 +292,8 @@ impl Default for ReconcileUsual {
     }
 }
 
-/// The library names the key first, in the file's own words: point at its line.
+/// Turns an error of the library into one with a line number: the library's messages begin with the
+/// key's name in the file.
 pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
     match message.split_once(' ') {
         Some((key, what)) if key.contains(['.', '_']) => section.wrong(key, what),
@@ -296,31 +301,31 @@ pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
     }
 }
 
-/// What every kind of system is made of.
+/// The checked settings that every kind of system has.
 #[derive(Clone, Debug)]
 pub struct SystemSettings {
     pub id: SystemId,
-    /// The name of its store.
+    /// The name of the system's store.
     pub store: String,
-    /// The name of the store of what is derived from it, where that is another one.
+    /// The name of the store of its mirror, if the system has one.
     pub mirror: Option<String>,
-    /// How long silence must last before it means death.
+    /// How long an owner must be silent before it counts as dead.
     pub threshold: Duration,
-    /// Where something else than silence must last: how long.
+    /// For kinds that reclaim on something other than silence: how long that must last.
     pub grace: Option<Duration>,
-    /// How much a pass may do.
+    /// How often passes run, and how much one pass may do.
     pub policy: Policy,
-    /// When the brake takes hold.
+    /// When the brake stops reclaims.
     pub brake: BrakePolicy,
     /// How long receipts are kept.
     pub retention: Retention,
-    /// How often its index, if it has one, is compared with its truth; none: never by itself.
+    /// How often its index, if it has one, is compared with its truth; `None`: only on demand.
     pub reconcile: Option<Duration>,
-    /// The values in force, and whence.
+    /// The effective values and their origins.
     pub settings: Vec<Setting>,
 }
 
-/// What every section has besides its name and its store.
+/// The tables that every section has besides its name and its store.
 pub struct MaintenanceSections {
     pub sweep: SweepSection,
     pub pause: PauseAfter,
@@ -328,12 +333,13 @@ pub struct MaintenanceSections {
     pub receipts: ReceiptsSection,
     pub reconcile: ReconcileSection,
     pub reconcile_usual: ReconcileUsual,
-    /// How often a pass comes, if a variable of the environment says so, and which.
+    /// The interval of passes from an environment variable, which overrides the file, and the
+    /// variable's name.
     pub every_of_env: Option<(Duration, &'static str)>,
 }
 
 impl MaintenanceSections {
-    /// All that the kinds have in common. `usual`: how much a pass does unless told.
+    /// Checks the settings that all kinds have in common. `usual` is the kind's default policy.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -367,7 +373,7 @@ impl MaintenanceSections {
 }
 
 impl SystemSettings {
-    /// The names of all stores that it needs.
+    /// The names of all stores that the system needs.
     pub fn stores(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.store).chain(&self.mirror)
     }

@@ -1,4 +1,5 @@
-//! The file as text: `${ENV}` expanded in every string, and errors that say where and what is near.
+//! The configuration file as text: expands `${ENV}` in every string, and reports errors with their
+//! line and the nearest valid word.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::{ConfigError, Env};
 
-/// The text of one configuration file, and what to call it.
+/// The text of one configuration file, and its name in errors.
 #[derive(Clone, Debug)]
 pub struct Document {
     name: String,
@@ -21,7 +22,7 @@ pub struct Document {
 pub type TomlNode<'d> = Spanned<DeValue<'d>>;
 
 impl Document {
-    /// `name` is what errors call it.
+    /// A document that errors call `name`.
     pub fn new(name: &str, text: String) -> Self {
         Document { name: name.to_owned(), text }
     }
@@ -38,7 +39,7 @@ impl Document {
         Ok(table)
     }
 
-    /// Reads one value as a section; `path` is where it stands in the file.
+    /// Deserializes one value as a section; `path` is its path in the file.
     pub fn read<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -54,14 +55,14 @@ impl Document {
         })
     }
 
-    /// An error about the value at `span`.
+    /// An error about the value at `span`, with its line.
     pub fn wrong(&self, span: Option<Range<usize>>, key: &str, what: &str) -> ConfigError {
         let line = span.map_or(String::new(), |span| format!(":{}", self.line(span.start)));
         let key = if key.is_empty() { String::new() } else { format!("`{key}`: ") };
         ConfigError(format!("{}{line}: {key}{what}", self.name))
     }
 
-    /// The number of the line that the byte at `offset` is in, from 1.
+    /// The line number of the byte at `offset`, counted from 1.
     pub fn line(&self, offset: usize) -> usize {
         self.text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1
     }
@@ -102,12 +103,12 @@ impl Document {
     }
 }
 
-/// `a.b` from `a` and `b`.
+/// Joins a path and a key: `a` and `b` become `a.b`.
 pub fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}`.
+/// Replaces `${NAME}` and `${NAME:-default}` by the values of environment variables.
 fn expand(text: &str, env: &Env<'_>) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
@@ -135,7 +136,7 @@ fn expand(text: &str, env: &Env<'_>) -> Result<String, String> {
     Ok(out)
 }
 
-/// The path of the key or value that the byte at `offset` belongs to.
+/// The path of the key or value that contains the byte at `offset`.
 fn path_at(value: &DeValue<'_>, offset: usize) -> Option<String> {
     let DeValue::Table(table) = value else { return None };
     for (key, below) in table {
@@ -151,14 +152,14 @@ fn path_at(value: &DeValue<'_>, offset: usize) -> Option<String> {
     None
 }
 
-/// The line of every key below `value`, by its path.
+/// The lines of all keys below `value`, by their paths.
 pub fn lines_below(document: &Document, value: &TomlNode<'_>) -> BTreeMap<String, usize> {
     let mut lines = BTreeMap::new();
     collect_lines(document, value.get_ref(), "", &mut lines);
     lines
 }
 
-/// Every text below `value`, by its path, which begins with `path`.
+/// All strings below `value`, each with its path; paths begin with `path`.
 pub fn texts_below(value: &TomlNode<'_>, path: &str) -> Vec<(String, String)> {
     match value.get_ref() {
         DeValue::String(text) => vec![(path.to_owned(), text.to_string())],
@@ -184,7 +185,7 @@ fn collect_lines(
     }
 }
 
-/// Serde's words for an unknown key or value, with the nearest valid one named.
+/// Replaces serde's message about an unknown key or value by one that names the nearest valid word.
 fn suggest(message: &str) -> String {
     let what = match message {
         m if m.starts_with("unknown field") => "key",
@@ -196,7 +197,7 @@ fn suggest(message: &str) -> String {
     unknown(what, given, valid)
 }
 
-/// `unknown key ...; did you mean ...?`
+/// The message about an unknown word: names the nearest valid word and all valid ones.
 pub fn unknown(what: &str, given: &str, valid: &[&str]) -> String {
     let near =
         |word: &&&str| (strsim::damerau_levenshtein(given, word) * 1000) - common(given, word);
@@ -209,7 +210,7 @@ pub fn unknown(what: &str, given: &str, valid: &[&str]) -> String {
     }
 }
 
-/// Breaks ties between equally near words: likeness of the beginning, out of 999.
+/// Breaks ties between equally near words: how alike their beginnings are, from 0 to 999.
 fn common(a: &str, b: &str) -> usize {
     ((strsim::jaro_winkler(a, b) * 999.0) as usize).min(strsim::damerau_levenshtein(a, b) * 1000)
 }

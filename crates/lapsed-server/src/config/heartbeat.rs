@@ -1,4 +1,4 @@
-//! How long a beat lasts, and how often owners beat.
+//! The keys of heartbeats: how long one lasts, and how often owners send one.
 
 use std::time::Duration;
 
@@ -7,22 +7,23 @@ use super::common::Section;
 use super::origin::Settings;
 use super::units::{Span, show_span};
 
-/// How long a beat lasts and how often owners beat, as one kind of system has it.
+/// The heartbeat settings of a system, with the defaults of its kind.
 pub struct Heartbeat<'k> {
-    /// What the file calls how long a beat lasts.
+    /// The name in the file of the key for how long a heartbeat lasts.
     pub key: &'k str,
-    /// As the file says.
+    /// How long a heartbeat lasts, if the file says so.
     pub ttl: Option<Span>,
-    /// As the file says.
+    /// The interval between two heartbeats, if the file says so.
     pub interval: Option<Span>,
-    /// How long a beat lasts unless told.
+    /// How long a heartbeat lasts by default.
     pub usual_ttl: Duration,
-    /// The longest pause between two beats unless told; a third of the TTL if that is shorter.
+    /// The longest default interval between two heartbeats; a third of the TTL if that is shorter.
     pub usual_interval: Duration,
 }
 
 impl Heartbeat<'_> {
-    /// As most kinds have it: a third of `heartbeat_ttl` unless told.
+    /// The settings as most kinds have them: the key is `heartbeat_ttl`, and the default interval
+    /// is a third of it.
     pub fn given(ttl: Option<Span>, interval: Option<Span>, usual_ttl: Duration) -> Self {
         let usual_interval = Duration::MAX;
         Heartbeat { key: "heartbeat_ttl", ttl, interval, usual_ttl, usual_interval }

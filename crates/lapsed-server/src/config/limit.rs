@@ -1,17 +1,17 @@
-//! How often a token may be shown.
+//! Rate limits in the configuration.
 
 use serde::Deserialize;
 
 use super::ConfigError;
 
-/// So many in a second, and so many at once.
+/// A rate limit: `per_second` requests per second, and `burst` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     pub per_second: u32,
     pub burst: u32,
 }
 
-/// As the file writes it.
+/// A rate limit as it is written in the file.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RateLimitSection {
@@ -20,7 +20,7 @@ pub struct RateLimitSection {
 }
 
 impl RateLimitSection {
-    /// Checks it; `key` is what the error calls it.
+    /// Checks the values; `key` is the key's name in errors.
     pub fn plan(self, key: &str) -> Result<RateLimit, ConfigError> {
         let burst = self.burst.unwrap_or(self.per_second);
         match self.per_second == 0 || burst == 0 {

@@ -1,4 +1,4 @@
-//! Where each value came from: what `check` shows.
+//! The origin of each effective value, as `check` shows it.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,15 +10,16 @@ use serde::Serialize;
 use super::common::Section;
 use super::units::{Every, Limit, show_span};
 
-/// Where a value came from.
+/// Where an effective value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     Default,
-    /// This line of the file.
+    /// The value is on this line of the file.
     File(usize),
-    /// This environment variable; it may have overruled that line of the file.
+    /// The value is from this environment variable, which may have overridden the given line of the
+    /// file.
     Env(&'static str, Option<usize>),
-    /// This flag, or the environment variable that stands for it.
+    /// The value is from this flag, or from the environment variable of that flag.
     Flag(&'static str),
 }
 
@@ -40,17 +41,17 @@ impl Serialize for Origin {
     }
 }
 
-/// One value as it is in force.
+/// One effective value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// As the configuration names it.
+    /// The name of the key in the configuration.
     pub key: String,
-    /// As the configuration would write it.
+    /// The value, written as in the configuration.
     pub value: String,
     pub origin: Origin,
 }
 
-/// A value that can be shown as the configuration would write it.
+/// A value that can be written as in the configuration.
 pub trait Show {
     fn show(&self) -> String;
 }
@@ -93,14 +94,14 @@ macro_rules! show_as_displayed {
 }
 show_as_displayed!(u64, u32, usize, u16, f64, bool, String, OnDeath);
 
-/// Collects the values in force while a section is read.
+/// Collects the effective values while a section is read.
 #[derive(Debug, Default)]
 pub struct Settings {
     list: Vec<Setting>,
 }
 
 impl Settings {
-    /// The given value or the default, noted with its origin.
+    /// Returns the given value or else the default, and records it with its origin.
     pub fn pick<T: Show>(
         &mut self,
         section: &Section<'_>,
@@ -117,12 +118,12 @@ impl Settings {
         value
     }
 
-    /// Notes a value whose origin is already known.
+    /// Records a value whose origin is already known.
     pub fn note<T: Show>(&mut self, key: &str, value: &T, origin: Origin) {
         self.list.push(Setting { key: key.to_owned(), value: value.show(), origin });
     }
 
-    /// An environment variable says otherwise than the file or the default.
+    /// Records that an environment variable overrides the file or the default.
     pub fn overrule<T: Show>(
         &mut self,
         section: &Section<'_>,

@@ -1,4 +1,4 @@
-//! Text that must not be seen: not in an error, not in the log, not by `{:?}`.
+//! Secrets: text that must not appear in an error, in the log, or in `{:?}`.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl Secret {
         &self.0
     }
 
-    /// It can be sent in a header.
+    /// Checks that the token can be sent in a header; `key` is the key's name in errors.
     pub fn check_token(&self, key: &str) -> Result<(), ConfigError> {
         let printable = self.0.chars().all(|c| c.is_ascii_graphic());
         if self.0.is_empty() || self.0.len() > TOKEN_BYTES_MAX || !printable {
@@ -46,7 +46,8 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// Serde's own words for a value of the wrong type would show the value.
+/// Reads the secret by hand, because serde's message about a value of the wrong type would contain
+/// the value.
 struct SecretVisitor;
 
 impl Visitor<'_> for SecretVisitor {

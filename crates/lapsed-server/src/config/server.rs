@@ -1,4 +1,4 @@
-//! `[server]`: where to listen, who may ask, how much and for how long.
+//! `[server]`: the address to listen on, tokens, limits and timeouts.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -15,13 +15,13 @@ use super::units::{Size, Span};
 use super::{ConfigError, Overrides, origin_of};
 use crate::tls::TlsFiles;
 
-/// Where to listen unless told.
+/// The default address to listen on.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:7227";
 
-/// How many may listen to the events at a time, unless told.
+/// The default limit on concurrent listeners of the event feed.
 const LISTENERS_MAX_DEFAULT: usize = 1_000;
 
-/// As the file writes it.
+/// The section `[server]` as it is written in the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSection {
@@ -38,7 +38,7 @@ pub struct ServerSection {
     listeners_max: Option<usize>,
 }
 
-/// As the file writes it.
+/// The table `tls = { ... }` as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TlsSection {
@@ -49,29 +49,29 @@ struct TlsSection {
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub listen: String,
-    /// `token` as it was given, for a command that asks the daemon of its configuration. The daemon
+    /// The plain `token`, for commands that call the daemon of this configuration. The daemon
     /// itself forgets it.
     pub token: Option<Secret>,
-    /// Everybody who may ask; nobody: whoever reaches it may do everything.
+    /// All tokens. If there are none, everybody who can reach the daemon may do everything.
     pub tokens: Vec<TokenConfig>,
-    /// How often whoever asks without a token may ask.
+    /// The rate limit of requests without a token.
     pub rate_limit: Option<RateLimit>,
-    /// The certificate to listen with; none: without TLS.
+    /// The certificate to listen with; `None`: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// The largest request body, in bytes.
     pub body_limit: usize,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub request_timeout: Duration,
-    /// For how long the other side may take nothing of what is sent.
+    /// How long a client may read nothing of what is sent before it is disconnected.
     pub write_timeout: Duration,
-    /// How many may listen to the events at a time.
+    /// The limit on concurrent listeners of the event feed.
     pub listeners_max: usize,
-    /// The values in force.
+    /// The effective values and their origins.
     pub settings: Vec<Setting>,
 }
 
 impl ServerConfig {
-    /// Checks the section and lets the flags have the last word.
+    /// Checks the section; flags override the file.
     pub fn plan(
         section: ServerSection,
         lines: &BTreeMap<String, usize>,
@@ -131,7 +131,7 @@ impl ServerConfig {
         Ok(server)
     }
 
-    /// The addresses that `listen` stands for.
+    /// The addresses to which `listen` resolves.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, ConfigError> {
         let wrong = |what: String| {
             ConfigError(format!(
@@ -145,7 +145,7 @@ impl ServerConfig {
         if found.is_empty() { Err(wrong("stands for no address".to_owned())) } else { Ok(found) }
     }
 
-    /// The address under which this machine reaches it.
+    /// The URL by which this machine reaches the daemon.
     pub fn url(&self) -> String {
         let local = match self.addresses().ok().and_then(|a| a.into_iter().next()) {
             Some(a) if a.ip().is_unspecified() => format!("127.0.0.1:{}", a.port()),
@@ -154,12 +154,12 @@ impl ServerConfig {
         format!("{}://{local}", self.scheme())
     }
 
-    /// What its addresses begin with.
+    /// The scheme of the daemon's URL: `https` with TLS, else `http`.
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Tokens that cross a network must not be seen there.
+    /// A warning if tokens would cross a network unencrypted.
     pub fn warning(&self) -> Option<String> {
         let outside = self.addresses().ok()?.into_iter().any(|a| !a.ip().is_loopback());
         (outside && self.tls.is_none()).then(|| {
@@ -169,7 +169,7 @@ impl ServerConfig {
         })
     }
 
-    /// Whoever can reach a non-loopback address must show a token.
+    /// Refuses to listen on an address that is not loopback if there are no tokens.
     fn check_listen(&self) -> Result<(), ConfigError> {
         let outside = self.addresses()?.into_iter().find(|a| !a.ip().is_loopback());
         match outside {

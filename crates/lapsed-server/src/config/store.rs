@@ -1,4 +1,4 @@
-//! `[store.NAME]`: where a store is. What a driver of stores has of its own is in [`drivers`].
+//! `[store.NAME]`: the address of a store. What only one driver of stores has is in [`drivers`].
 
 mod drivers;
 pub mod object;
@@ -11,7 +11,7 @@ pub use drivers::{
     DRIVERS, SHARDS_MAX, StoreDriver, StoreLocation, StoreSection, driver, driver_of,
 };
 
-/// What is wrong with one key of a store.
+/// An error about one key of a store.
 pub struct Wrong {
     pub key: &'static str,
     pub what: String,
@@ -31,13 +31,14 @@ impl From<String> for Wrong {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreConfig {
-    /// As the systems name it.
+    /// The name by which systems refer to the store.
     pub name: String,
     pub place: StoreLocation,
 }
 
 impl StoreConfig {
-    /// Reads the address of a store. Never repeats it in an error: it may hold a password.
+    /// Reads the address of a store. An error never repeats the address, because it may contain a
+    /// password.
     pub fn plan(name: &str, section: &StoreSection) -> Result<Self, Wrong> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         if name.is_empty() || !name.chars().all(plain) {
@@ -47,12 +48,12 @@ impl StoreConfig {
         Ok(StoreConfig { name: name.to_owned(), place: section.plan()? })
     }
 
-    /// An embedded store in `dir`.
+    /// An embedded store in the folder `dir`.
     pub fn embedded(name: &str, dir: PathBuf) -> Result<Self, String> {
         Ok(StoreConfig { name: name.to_owned(), place: StoreLocation::embedded(dir)? })
     }
 
-    /// Whether only lapsed itself can write to it.
+    /// Whether the store is embedded, so that only lapsed can write to it.
     pub fn is_embedded(&self) -> bool {
         matches!(self.place, StoreLocation::Embedded { .. })
     }
@@ -62,7 +63,7 @@ impl StoreConfig {
         matches!(self.place, StoreLocation::Redis(_))
     }
 
-    /// Refuses a kind of system that it cannot carry.
+    /// Refuses a kind of system that the store does not support; the error says why.
     pub fn carries(&self, kind: Kind) -> Result<(), String> {
         let driver = self.place.driver();
         match driver.carries.contains(&kind) {
@@ -71,12 +72,12 @@ impl StoreConfig {
         }
     }
 
-    /// Where it is, in words.
+    /// A description of where the store is, without secrets.
     pub fn describe(&self) -> String {
         self.place.describe()
     }
 
-    /// Whether both would write to the same folder. Servers may be shared.
+    /// Whether both stores would write to the same folder. Servers may be shared.
     pub fn same_place(&self, other: &StoreConfig) -> bool {
         self.place.same_place(&other.place)
     }

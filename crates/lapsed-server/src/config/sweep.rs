@@ -1,4 +1,4 @@
-//! `sweep = { ... }`: how much a pass may do.
+//! The table `sweep = { ... }` of a system: how often passes run, and how much one pass may do.
 
 use std::time::Duration;
 
@@ -10,17 +10,18 @@ use super::common::{Picker, Section, blame};
 use super::origin::Settings;
 use super::units::Span;
 
-/// After what `op_delay` is a pause.
+/// After what a pass makes the pause `op_delay`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PauseAfter {
-    /// After every batch, whatever it took.
+    /// One pause after every batch, whatever its size.
     #[default]
     AfterBatch,
-    /// After every entry: taken after the batch, for all of its entries.
+    /// One pause per entry, made after the batch for all of its entries together.
     AfterEntry,
 }
 
-/// As the file writes it. Two keys also go by the names that the original of the idle sweep has.
+/// The table as it is written in the file. Two keys have an alias, the name that the original idle
+/// sweep uses for them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SweepSection {
@@ -39,7 +40,8 @@ pub struct SweepSection {
     timeout: Option<Span>,
 }
 
-/// The same where the original writes it beside the name of the system.
+/// The keys that the original idle sweep has directly in the system's section instead of in
+/// `sweep`.
 #[derive(Debug, Default)]
 pub struct Beside {
     pub idle_grace: Option<Span>,
@@ -49,7 +51,7 @@ pub struct Beside {
 }
 
 impl SweepSection {
-    /// With what stands beside it. What is said twice is refused.
+    /// Adds the keys from the system's section. A key that is given in both places is refused.
     pub fn with(mut self, beside: Beside, section: &Section<'_>) -> Result<Self, ConfigError> {
         fn merge<T>(
             section: &Section<'_>,
@@ -71,7 +73,7 @@ impl SweepSection {
         Ok(self)
     }
 
-    /// The policy, with `default` for what is not given.
+    /// The policy of the passes; `default` has the values that are not given.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -114,7 +116,7 @@ impl SweepSection {
     }
 }
 
-/// An error begins with the usual name of its key: put the one there that the file writes.
+/// Replaces the usual name of a key, with which an error begins, by the name that the file uses.
 fn as_written(message: &str, names: [&String; 4]) -> String {
     let usual = ["sweep.op_delay", "sweep.max_ops", "sweep.max_runtime", "sweep.idle_grace"];
     let Some((key, what)) = message.split_once(' ') else { return message.to_owned() };
@@ -124,7 +126,7 @@ fn as_written(message: &str, names: [&String; 4]) -> String {
     }
 }
 
-/// By which of its names the file writes it.
+/// The name that the file uses for a key that has several names.
 fn key_of(section: &Section<'_>, usual: &str, original: &str) -> String {
     let inside = format!("sweep.{original}");
     let names = [original.to_owned(), inside];

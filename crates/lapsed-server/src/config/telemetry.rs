@@ -1,4 +1,4 @@
-//! `[telemetry]`: where traces go. Nowhere, unless told.
+//! `[telemetry]`: where traces are sent. Without it, there are no traces.
 
 use serde::Deserialize;
 
@@ -6,10 +6,10 @@ use super::document::{Document, TomlNode};
 use super::{ConfigError, Env};
 use crate::outbound::OutboundUrl;
 
-/// What the spans say of who made them, unless told.
+/// The default service name of the spans.
 const SERVICE_DEFAULT: &str = "lapsed";
 
-/// As the file writes it.
+/// The section `[telemetry]` as it is written in the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TelemetrySection {
@@ -20,10 +20,11 @@ struct TelemetrySection {
 
 #[derive(Clone, Debug)]
 pub struct TelemetryPlan {
-    /// The collector, without `/v1/traces`.
+    /// The address of the collector, without `/v1/traces`.
     pub otlp: OutboundUrl,
     pub service: String,
-    /// Which share of traces is kept, where nobody has decided that before.
+    /// The share of traces that is sampled, from 0 to 1, unless the caller's trace has decided
+    /// already.
     pub sample: f64,
 }
 
@@ -37,7 +38,8 @@ impl TelemetryPlan {
     }
 }
 
-/// From the file, else from the variables that every exporter of OpenTelemetry knows.
+/// Reads the section, and uses OpenTelemetry's standard environment variables for what it does not
+/// contain.
 pub fn read(
     document: &Document,
     node: Option<&TomlNode<'_>>,

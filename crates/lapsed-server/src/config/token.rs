@@ -1,8 +1,8 @@
-//! Tokens: who may ask, what for, and until when.
+//! Tokens: names, scopes and expiry.
 //!
-//! A token is kept as its SHA-256 digest and as nothing else: whoever sees this process's plans, its
-//! log or its errors cannot ask in somebody's name. One round of a fast hash is enough for tokens that
-//! are long and random, as `lapsed token new` makes them; it does not protect a word from a dictionary.
+//! A token is kept only as its SHA-256 digest, so that the process's plans, its log and its errors
+//! do not reveal it. One round of a fast hash is enough for long random tokens, as `lapsed token
+//! new` makes them; it does not protect a short word from a dictionary attack.
 
 use std::fmt;
 
@@ -17,32 +17,32 @@ use super::limit::{RateLimit, RateLimitSection};
 use super::secret::Secret;
 use crate::print::{moment, span};
 
-/// More would make every request compare for too long.
+/// The most tokens: a request is compared with all of them, so more would make every request slow.
 const TOKENS_MAX: usize = 1_000;
 
-/// A token that ends sooner than this is worth a word.
+/// A warning is given for a token that expires sooner than this, in milliseconds.
 const SOON_MS: u64 = 14 * 24 * 3_600 * 1_000;
 
-/// What `server.token` and `server.read_token` are called.
+/// The names of the tokens `server.token` and `server.read_token`.
 const PLAIN_NAMES: [&str; 2] = ["token", "read_token"];
 
-/// What stands for asking without a token.
+/// The name, in the audit, of a client without a token.
 pub const LOCAL: &str = "local";
 
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Looking, and dry runs.
+    /// Reading, and dry runs.
     Read,
-    /// What an application does: register, beat, take, ...
+    /// The operations of an application: register, send heartbeats, take jobs, ...
     Write,
-    /// What an operator does: brakes, a pass by hand, restoring, dead letters.
+    /// The actions of an operator: brakes, a pass on demand, restores, dead letters.
     Act,
 }
 
 impl Scope {
-    /// As the configuration writes it.
+    /// The name of the scope in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Scope::Read => "read",
@@ -52,7 +52,7 @@ impl Scope {
     }
 }
 
-/// Several of them. Whoever may do something may also look.
+/// A set of scopes. Every set includes `read`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scopes {
     write: bool,
@@ -60,17 +60,17 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Everything.
+    /// All three scopes.
     pub const ALL: Scopes = Scopes { write: true, act: true };
-    /// Looking only.
+    /// The scope `read` only.
     pub const READ: Scopes = Scopes { write: false, act: false };
 
-    /// Those of the list.
+    /// The scopes of the list, and `read`.
     pub fn of(list: &[Scope]) -> Scopes {
         Scopes { write: list.contains(&Scope::Write), act: list.contains(&Scope::Act) }
     }
 
-    /// Whether `scope` is among them.
+    /// Whether the set includes `scope`.
     pub fn allow(self, scope: Scope) -> bool {
         match scope {
             Scope::Read => true,
@@ -79,7 +79,7 @@ impl Scopes {
         }
     }
 
-    /// As a list.
+    /// The scopes of the set as a list.
     pub fn list(self) -> Vec<Scope> {
         let all = [Scope::Read, Scope::Write, Scope::Act];
         all.into_iter().filter(|scope| self.allow(*scope)).collect()
@@ -93,20 +93,20 @@ impl fmt::Display for Scopes {
     }
 }
 
-/// The SHA-256 of a token.
+/// The SHA-256 digest of a token.
 #[derive(Clone, Copy)]
 pub struct Digest([u8; 32]);
 
 const HASH_PREFIX: &str = "sha256:";
 
 impl Digest {
-    /// Of a token.
+    /// Computes the digest of a token.
     pub fn of(token: &str) -> Digest {
         let digest = digest::digest(&digest::SHA256, token.as_bytes());
         Digest(digest.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// From `sha256:` and 64 hexadecimal digits.
+    /// Parses `sha256:` followed by 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Digest> {
         let hex = text.strip_prefix(HASH_PREFIX)?;
         if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -120,13 +120,13 @@ impl Digest {
         Some(Digest(bytes))
     }
 
-    /// As the configuration writes it.
+    /// The digest as the configuration writes it: `sha256:` and 64 hexadecimal digits.
     pub fn text(&self) -> String {
         let hex: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{HASH_PREFIX}{hex}")
     }
 
-    /// Compares without telling by its time where they differ.
+    /// Compares in constant time.
     pub fn same(&self, other: &Digest) -> Choice {
         self.0.ct_eq(&other.0)
     }
@@ -138,7 +138,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// One `[[server.tokens]]`, as the file writes it.
+/// One `[[server.tokens]]` as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenSection {
@@ -150,7 +150,7 @@ pub struct TokenSection {
     rate_limit: Option<RateLimitSection>,
 }
 
-/// A moment: in quotes, or as TOML writes one.
+/// A point in time, as a string or as a TOML date-time.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "is no moment; write it like \"2027-01-01T00:00:00Z\"")]
 enum Moment {
@@ -172,24 +172,24 @@ impl Moment {
     }
 }
 
-/// One token, ready to be compared with.
+/// One token, ready to be compared with the token of a request.
 #[derive(Clone, Debug)]
 pub struct TokenConfig {
-    /// Who has it, for the audit.
+    /// The name of the token, as the audit shows it.
     pub name: String,
-    /// What is compared.
+    /// The digest that is compared with that of a shown token.
     pub digest: Digest,
-    /// What it allows.
+    /// The scopes of the token.
     pub scopes: Scopes,
-    /// Until when it is valid, on the wall clock.
+    /// When the token expires, in milliseconds of the wall clock; `None`: never.
     pub expires_ms: Option<u64>,
-    /// How often it may be shown.
+    /// The rate limit of requests with this token.
     pub rate_limit: Option<RateLimit>,
-    /// Whether somebody could find it by trying.
+    /// Whether the token is so short that it could be guessed.
     pub guessable: bool,
 }
 
-/// What is shorter could be found by trying.
+/// The length in bytes below which a token counts as guessable.
 const LONG: usize = 20;
 
 impl TokenConfig {
@@ -221,17 +221,18 @@ impl TokenConfig {
         let scopes = Scopes::of(&section.scopes);
         let rate_limit = section.rate_limit.map(|limit| limit.plan("rate_limit")).transpose();
         let rate_limit = rate_limit.map_err(|e| e.0)?;
-        // Of a digest nobody knows; those that `lapsed token new` prints are of long ones.
+        // The length of a token that is given as a digest is unknown; those from `lapsed token new`
+        // are long.
         let guessable = section.token.is_some_and(|token| token.reveal().len() < LONG);
         Ok(TokenConfig { name: section.name, digest, scopes, expires_ms, rate_limit, guessable })
     }
 
-    /// Whether it is over.
+    /// Whether the token has expired at `now_ms`.
     pub fn is_expired(&self, now_ms: u64) -> bool {
         self.expires_ms.is_some_and(|end| now_ms >= end)
     }
 
-    /// What is worth a word: it is over, or soon will be.
+    /// A warning if the token has expired, or will soon.
     pub fn warning(&self, now_ms: u64) -> Option<String> {
         let end = self.expires_ms.filter(|end| *end < now_ms.saturating_add(SOON_MS))?;
         let name = &self.name;
@@ -243,14 +244,14 @@ impl TokenConfig {
         })
     }
 
-    /// In plain words, for `check`.
+    /// A description of the token for `check`.
     pub fn describe(&self) -> String {
         let end = self.expires_ms.map(|end| format!(", until {}", moment(end)));
         format!("token {}: {}{}", self.name, self.scopes, end.unwrap_or_default())
     }
 }
 
-/// Names go into the audit, so they are short and plain.
+/// Checks the name of a token, which the audit shows, so it must be short and plain.
 pub fn check_name(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
@@ -262,16 +263,17 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The tokens that have no section of their own.
+/// The tokens that are given directly in `[server]`.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainToken<'a> {
-    /// `server.token`
+    /// The token `server.token`, which has all scopes.
     pub token: Option<&'a Secret>,
-    /// `server.read_token`
+    /// The token `server.read_token`, which has the scope `read`.
     pub read_token: Option<&'a Secret>,
 }
 
-/// All tokens of the configuration. No two have the same name or are the same.
+/// Collects and checks all tokens of the configuration. No two may have the same name or be the
+/// same token.
 pub fn gather(
     plain: PlainToken<'_>,
     sections: Vec<TokenSection>,

@@ -8,7 +8,8 @@ use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use jiff::{RoundMode, SignedDuration, SpanRelativeTo, SpanRound, Unit};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// Longer than this is surely a slip of the pen, and adding it to a clock must never overflow.
+/// The longest duration. A longer one is surely a mistake, and adding this one to a clock never
+/// overflows.
 pub const SPAN_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// A duration above zero.
@@ -19,7 +20,7 @@ pub struct Span(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every(pub Option<Duration>);
 
-/// A duration; zero where there is no limit.
+/// A time limit; zero means that there is no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit(pub Duration);
 
@@ -27,8 +28,8 @@ pub struct Limit(pub Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub usize);
 
-/// Reads `90s`, `5m`, `1h 30m`, or an ISO 8601 duration. A day has 24 hours. The error says what is
-/// wrong, not where.
+/// Parses `90s`, `5m`, `1h 30m`, or an ISO 8601 duration. A day has 24 hours. The error says what
+/// is wrong, not where.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let garbage =
         || format!("{text:?} is not a duration; write it like `250ms`, `90s`, `5m`, `2h`");
@@ -46,7 +47,8 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
     bounded_span(text, in_any_order(text, parse).ok_or_else(garbage)?)
 }
 
-/// jiff wants each unit once, the largest first. Where somebody wrote `30s 2m`, the parts are added up.
+/// Parses a duration whose units are in any order. jiff requires each unit once, the largest first;
+/// here the parts of `30s 2m` are added up.
 fn in_any_order(
     text: &str,
     parse: impl Fn(&str) -> Result<SignedDuration, jiff::Error>,
@@ -77,8 +79,8 @@ fn bounded_span(text: &str, span: SignedDuration) -> Result<Duration, String> {
     Ok(span)
 }
 
-/// Reads a duration as Go programs write it in their environment: `30s`, `1m30s`, `1.5h`, `500ms`;
-/// a bare number is seconds. Unlike in a configuration, there are no days.
+/// Parses a duration as Go programs write it in their environment: `30s`, `1m30s`, `1.5h`, `500ms`;
+/// a number without a unit is in seconds. Unlike in the configuration, there are no days.
 pub fn parse_go_span(text: &str) -> Result<Duration, String> {
     let garbage = || {
         format!("{text:?} is not a duration; write it like `30s`, `1m30s`, `500ms`, or as seconds")
@@ -93,19 +95,19 @@ pub fn parse_go_span(text: &str) -> Result<Duration, String> {
     bounded_span(text, span)
 }
 
-/// Reads `1048576`, `512KiB`, `1MB`.
+/// Parses a number of bytes: `1048576`, `512KiB`, `1MB`.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let garbage = || format!("{text:?} is not a size; write it like `512KiB` or `1MiB`");
     let ByteSize(bytes) = text.trim().parse().map_err(|_| garbage())?;
     match usize::try_from(bytes) {
         Ok(0) => Err(format!("the size {text:?} must be above 0")),
-        // What does not fit is read as the largest number there is.
+        // The parser returns the largest number for a value that does not fit.
         Ok(usize::MAX) | Err(_) => Err(garbage()),
         Ok(bytes) => Ok(bytes),
     }
 }
 
-/// A duration as it would be written in the configuration, in milliseconds at the finest.
+/// Formats a duration as the configuration would write it, with a resolution of milliseconds.
 pub fn show_span(span: Duration) -> String {
     const PRINTER: SpanPrinter = SpanPrinter::new().spacing(Spacing::None);
     let to_days = SpanRound::new()

@@ -1,4 +1,4 @@
-//! `[[webhook]]`: who is told of events by HTTP, of which, and how hard is tried.
+//! `[[webhook]]`: the receiver of events, the events that it gets, and the retries of deliveries.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::secret::Secret;
 use super::units::{Span, show_span};
 use crate::outbound::{OutboundUrl, pause};
 
-/// The shortest secret, in bytes: less can be guessed.
+/// The shortest secret, in bytes: a shorter one could be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
 const NAME_BYTES_MAX: usize = 64;
@@ -20,10 +20,10 @@ const NAME_BYTES_MAX: usize = 64;
 /// The most events in one delivery.
 const BATCH_MAX: usize = 1_000;
 
-/// The word for all of them.
+/// The word in `events` that stands for all receipts.
 const RECEIPT: &str = "receipt";
 
-/// As the file writes it.
+/// A `[[webhook]]` as it is written in the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WebhookSection {
@@ -41,37 +41,37 @@ struct WebhookSection {
 
 #[derive(Clone, Debug)]
 pub struct WebhookConfig {
-    /// What it is called.
+    /// The name of the webhook.
     pub name: Name,
     pub address: OutboundUrl,
-    /// What deliveries are signed with.
+    /// The secret with which deliveries are signed.
     pub secret: Secret,
     pub systems: Vec<SystemId>,
-    /// Of which reclaims; all without it.
+    /// The reasons of the reclaims that it gets; `None`: all of them.
     pub reasons: Option<Vec<Reason>>,
-    /// How long one try may take.
+    /// The time limit of one attempt.
     pub timeout: Duration,
-    /// After so many a delivery is a dead letter.
+    /// The number of attempts after which a delivery becomes a dead letter.
     pub attempts: u32,
-    /// The pause after the first try; doubled after each.
+    /// The pause after the first attempt; it doubles after each further one.
     pub backoff: Duration,
     pub backoff_max: Duration,
-    /// How many events one delivery has at most.
+    /// The most events in one delivery.
     pub batch: usize,
 }
 
 impl WebhookConfig {
-    /// How long to wait after the try of this number, from 1.
+    /// How long to wait after attempt number `attempt`, counted from 1.
     pub fn pause(&self, attempt: u32) -> Duration {
         pause(attempt, self.backoff, self.backoff_max)
     }
 
-    /// Whether it is told of what was reclaimed for that reason.
+    /// Whether it gets receipts with this reason.
     pub fn wants(&self, reason: Reason) -> bool {
         self.reasons.as_ref().is_none_or(|wanted| wanted.contains(&reason))
     }
 
-    /// As `check --json` shows it.
+    /// The webhook as `check --json` shows it.
     pub fn as_json(&self) -> serde_json::Value {
         serde_json::json!({
             "name": self.name,
@@ -98,7 +98,7 @@ impl WebhookConfig {
     }
 }
 
-/// Reads and checks all of them. `systems` are those that there are.
+/// Reads and checks all webhooks. `systems` are the configured systems that they may name.
 pub fn read(
     document: &Document,
     nodes: &[TomlNode<'_>],
@@ -117,7 +117,7 @@ pub fn read(
     Ok(all)
 }
 
-/// Where one stands in the file.
+/// One `[[webhook]]` and its place in the file.
 struct Place<'a> {
     document: &'a Document,
     node: &'a TomlNode<'a>,

@@ -1,6 +1,6 @@
-//! The drivers of stores: which there are, what their addresses look like, what they carry, and how their
-//! section of the file is read. A new store is a line in [`DRIVERS`] and a variant of [`StoreLocation`] here,
-//! and a variant of `OpenStore` in `crate::stores`.
+//! The drivers of stores: the forms of their addresses, the kinds of system that they support, and
+//! how their section of the file is read. To add a store, add an element to [`DRIVERS`] and a
+//! variant to [`StoreLocation`] here, and a variant to `OpenStore` in `crate::stores`.
 
 use std::path::{Path, PathBuf};
 
@@ -17,29 +17,31 @@ use crate::config::units::{Span, parse_size};
 /// One driver of stores.
 #[derive(Debug)]
 pub struct StoreDriver {
-    /// By which presets name it.
+    /// The name by which presets refer to it.
     pub name: &'static str,
-    /// What people call its stores.
+    /// The name of its stores in messages.
     pub title: &'static str,
-    /// What its addresses begin with, up to the colon.
+    /// The URL schemes of its addresses, without the colon.
     pub schemes: &'static [&'static str],
-    /// An address that `lapsed init` proposes.
+    /// The address that `lapsed init` proposes.
     pub example: &'static str,
-    /// Its forms of addresses, for whoever wrote one that nobody knows.
+    /// The forms of its addresses, which are listed when an address is not recognized.
     pub forms: &'static [&'static str],
-    /// The keys of `[store.NAME]` that only it has, as the file's author is told when another has one.
+    /// The keys of `[store.NAME]` that only this driver has; a store of another driver that has one
+    /// is refused.
     pub keys: &'static [&'static str],
-    /// For whom those keys are.
+    /// The name, in that error, of the stores that these keys are for.
     pub keys_for: &'static str,
-    /// The kinds of system that can be on it.
+    /// The kinds of system that it supports.
     pub carries: &'static [Kind],
-    /// Why another kind cannot.
+    /// Explains why a kind is not supported.
     pub refuses: fn(Kind) -> String,
-    /// Reads its section. Never repeats the address in an error: it may hold a password.
+    /// Reads the section of a store. An error never repeats the address, because it may contain a
+    /// password.
     plan: fn(&StoreSection) -> Result<StoreLocation, Wrong>,
 }
 
-/// Every driver there is.
+/// All drivers.
 pub static DRIVERS: &[StoreDriver] = &[
     StoreDriver {
         name: "embedded",
@@ -125,21 +127,21 @@ pub static DRIVERS: &[StoreDriver] = &[
     },
 ];
 
-/// The driver of that name.
+/// The driver with this name.
 pub fn driver(name: &str) -> Option<&'static StoreDriver> {
     DRIVERS.iter().find(|driver| driver.name == name)
 }
 
-/// The driver of addresses with that scheme.
+/// The driver whose addresses have this scheme.
 pub fn driver_of(scheme: &str) -> Option<&'static StoreDriver> {
     DRIVERS.iter().find(|driver| driver.schemes.contains(&scheme))
 }
 
-/// As the file writes it.
+/// The section `[store.NAME]` as it is written in the file.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreSection {
-    /// `embedded:DIR`, `redis://HOST:PORT/DB`, `s3://BUCKET/PREFIX`, ...
+    /// The address: `embedded:DIR`, `redis://HOST:PORT/DB`, `s3://BUCKET/PREFIX`, ...
     pub url: String,
     pub endpoint: Option<String>,
     pub region: Option<String>,
@@ -150,18 +152,18 @@ pub struct StoreSection {
     pub allow_http: Option<bool>,
     pub virtual_host: Option<bool>,
     pub requests_per_hour: Option<u64>,
-    /// Postgres: how many connections there may be at a time.
+    /// Postgres: the largest number of concurrent connections.
     pub connections: Option<usize>,
-    /// Postgres: what the names of lapsed's own tables begin with.
+    /// Postgres: the prefix of the names of lapsed's own tables.
     pub table_prefix: Option<String>,
-    /// How long making a connection may take.
+    /// The time limit of making a connection.
     pub connect_timeout: Option<Span>,
-    /// How long any one answer may take.
+    /// The time limit of one answer.
     pub response_timeout: Option<Span>,
 }
 
 impl StoreSection {
-    /// The keys that are given and that not every driver has.
+    /// The keys that the section has and that not every driver supports.
     fn given(&self) -> impl Iterator<Item = &'static str> {
         let keys = [
             ("endpoint", self.endpoint.is_some()),
@@ -179,7 +181,8 @@ impl StoreSection {
         keys.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
     }
 
-    /// Reads where the store is. Never repeats the address in an error: it may hold a password.
+    /// Reads where the store is. An error never repeats the address, because it may contain a
+    /// password.
     pub fn plan(&self) -> Result<StoreLocation, Wrong> {
         let (scheme, _) = self.url.split_once(':').ok_or_else(|| {
             Wrong::of(
@@ -209,24 +212,24 @@ fn unknown_scheme(scheme: &str) -> String {
     format!("`{scheme}` is no kind of store; this version knows {known} and {last}")
 }
 
-/// Where a store is.
+/// Where a store is, with the settings of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreLocation {
     /// A folder of this machine.
     Embedded {
         dir: PathBuf,
-        /// How much memory its cache may take; the store's own default without it.
+        /// The size of its cache in bytes; the store's own default if absent.
         cache_bytes: Option<usize>,
     },
-    /// Redis or Valkey, one server or a cluster.
+    /// Redis or Valkey, a single server or a cluster.
     Redis(RedisAddress),
-    /// S3, Azure Blob, Google Cloud Storage, and what speaks like them.
+    /// S3, Azure Blob Storage, Google Cloud Storage, or a compatible server.
     Object(ObjectPlace),
     Postgres(PostgresAddress),
 }
 
 impl StoreLocation {
-    /// An embedded store in `dir`.
+    /// An embedded store in the folder `dir`.
     pub fn embedded(dir: PathBuf) -> Result<StoreLocation, String> {
         if dir.as_os_str().is_empty() {
             return Err("`embedded:` needs a folder, for example `embedded:./lapsed-data`".into());
@@ -237,7 +240,7 @@ impl StoreLocation {
         Ok(StoreLocation::Embedded { dir, cache_bytes: None })
     }
 
-    /// The driver that it is of.
+    /// The driver of this store.
     pub fn driver(&self) -> &'static StoreDriver {
         let name = match self {
             StoreLocation::Embedded { .. } => "embedded",
@@ -248,7 +251,7 @@ impl StoreLocation {
         driver(name).expect("every location is of a driver in the table")
     }
 
-    /// Where it is, in words.
+    /// A description of where the store is, without secrets.
     pub fn describe(&self) -> String {
         match self {
             StoreLocation::Object(place) => place.describe(),
@@ -258,7 +261,7 @@ impl StoreLocation {
         }
     }
 
-    /// Whether both would write to the same folder. Servers may be shared.
+    /// Whether both stores would write to the same folder. Servers may be shared.
     pub fn same_place(&self, other: &StoreLocation) -> bool {
         match (self, other) {
             (StoreLocation::Embedded { dir: a, .. }, StoreLocation::Embedded { dir: b, .. }) => {
@@ -268,7 +271,8 @@ impl StoreLocation {
         }
     }
 
-    /// Whether both are the same objects: there the name of a system is no part of a key's.
+    /// Whether both stores are the same bucket and prefix. Object names there do not contain the
+    /// name of the system, so two systems would share their objects.
     pub fn shares_objects_with(&self, other: &StoreLocation) -> bool {
         match (self, other) {
             (StoreLocation::Object(one), StoreLocation::Object(other)) => {
@@ -335,7 +339,7 @@ fn plan_postgres(section: &StoreSection) -> Result<StoreLocation, Wrong> {
     Ok(StoreLocation::Postgres(address))
 }
 
-/// As absolute as it can be made without the folder being there.
+/// The absolute path of the folder, with symbolic links resolved if the folder exists.
 fn resolved(dir: &Path) -> PathBuf {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     std::fs::canonicalize(&absolute).unwrap_or_else(|_| absolute.components().collect())

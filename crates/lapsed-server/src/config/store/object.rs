@@ -1,46 +1,46 @@
-//! `[store.NAME]` of an object store: where it is, and how it is spoken to.
+//! `[store.NAME]` of an object store: its address, credentials and limits.
 
 use std::time::Duration;
 
 use super::{StoreSection, Wrong};
 use crate::config::secret::Secret;
 
-/// Schemes of object stores.
+/// The URL schemes of object stores.
 pub const SCHEMES: &[&str] = &["s3", "az", "gs"];
 
-/// The budget of requests an hour unless told.
+/// The default budget of requests per hour.
 const REQUESTS_PER_HOUR: u64 = 100_000;
 
-/// How long one request may take unless told.
+/// The default time limit of one request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest prefix: escaped, a key must still fit the name of an object behind it.
+/// The longest prefix, in bytes: an object's name must have room for the escaped key after it.
 const PREFIX_BYTES_MAX: usize = 128;
 
-/// An object store. What is not given here comes from the environment (`AWS_*`, `AZURE_*`,
-/// `GOOGLE_*`).
+/// An object store. Credentials and settings that are not given here come from the environment
+/// (`AWS_*`, `AZURE_*`, `GOOGLE_*`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPlace {
     pub url: String,
-    /// The address of a server that is not the provider's own.
+    /// The address of a server other than the provider's own.
     pub endpoint: Option<String>,
     pub region: Option<String>,
-    /// S3: who asks, and proves it.
+    /// S3: the access key id and its secret.
     pub access_key: Option<(String, Secret)>,
     pub account: Option<String>,
-    /// Azure: and proves it.
+    /// Azure: the key of the storage account.
     pub account_key: Option<Secret>,
-    /// Whether an endpoint may be without TLS.
+    /// Whether the endpoint may be plain HTTP.
     pub allow_http: bool,
-    /// S3: whether the bucket is part of the host's name.
+    /// S3: whether the bucket is part of the host name.
     pub virtual_host: Option<bool>,
     pub requests_per_hour: u64,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub timeout: Duration,
 }
 
 impl ObjectPlace {
-    /// Reads and checks it; nothing of it is sent anywhere.
+    /// Reads and checks the section; nothing is sent to the store.
     pub fn plan(section: &StoreSection) -> Result<ObjectPlace, Wrong> {
         let scheme = check_url(&section.url)?;
         check_belongs(section, scheme)?;
@@ -72,7 +72,7 @@ impl ObjectPlace {
         })
     }
 
-    /// Where it is, in words; without secrets.
+    /// A description of where the store is, without secrets.
     pub fn describe(&self) -> String {
         match &self.endpoint {
             Some(endpoint) => format!("{} at {endpoint}", self.url),
@@ -81,7 +81,7 @@ impl ObjectPlace {
     }
 }
 
-/// `SCHEME://BUCKET/PREFIX`: the scheme, if all of it is right.
+/// Checks an address of the form `SCHEME://BUCKET/PREFIX`, and returns its scheme.
 fn check_url(url: &str) -> Result<&str, Wrong> {
     let (scheme, rest) = url
         .split_once("://")
@@ -106,7 +106,7 @@ fn check_url(url: &str) -> Result<&str, Wrong> {
     Ok(scheme)
 }
 
-/// Each key where it means something.
+/// Refuses keys that do not apply to stores with this scheme.
 fn check_belongs(section: &StoreSection, scheme: &str) -> Result<(), Wrong> {
     let of_s3 = [
         ("region", section.region.is_some()),
