@@ -239,7 +239,7 @@ impl Signals {
         self.next().await;
         tokio::spawn(async move {
             self.next().await;
-            tracing::warn!("told twice: leaving at once");
+            tracing::warn!("second signal: leaving at once");
             std::process::exit(1);
         });
     }

@@ -64,7 +64,7 @@ impl Feeds {
         &self,
         mut systems: Vec<Arc<LiveSystem>>,
         cursor: Option<ReceiptCursor>,
-        seat: ListenerSlot,
+        slot: ListenerSlot,
         cut: WasCut,
     ) -> Result<EventListener> {
         // The order in which a cursor names the systems.
@@ -87,7 +87,7 @@ impl Feeds {
             }
             None => present,
         };
-        Ok(EventListener::new(feed, places, self.stop.clone(), seat, cut))
+        Ok(EventListener::new(feed, places, self.stop.clone(), slot, cut))
     }
 
     /// The feed of these systems; it is created if there is none, and ends with its last listener.

@@ -27,9 +27,9 @@ use crate::systems::{self, SystemKind};
     components(schemas(schemas::Problem)),
     tags(
         (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
-        (name = "receipts", description = "What was reclaimed, on what evidence, and putting it back"),
-        (name = "webhooks", description = "Who is told of receipts by HTTP, and what could not be delivered"),
-        (name = "brakes", description = "Holding back when too much would die at once"),
+        (name = "receipts", description = "What was reclaimed, on what evidence, and restoring it"),
+        (name = "webhooks", description = "Receivers of receipts by HTTP, and deliveries that were given up"),
+        (name = "brakes", description = "Brakes, which stop reclaims when too many owners would be declared dead at once"),
         (name = "service", description = "Health, metrics, this document")
     )
 )]

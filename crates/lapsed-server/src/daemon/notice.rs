@@ -27,7 +27,7 @@ impl Notice {
     pub fn from_env() -> Notice {
         let socket = std::env::var_os("NOTIFY_SOCKET").and_then(|name| {
             let opened = address(name.as_bytes()).and_then(|to| Ok((UnixDatagram::unbound()?, to)));
-            opened.inspect_err(|error| tracing::warn!("NOTIFY_SOCKET is of no use: {error}")).ok()
+            opened.inspect_err(|error| tracing::warn!("NOTIFY_SOCKET cannot be used: {error}")).ok()
         });
         let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
@@ -66,7 +66,7 @@ impl Notice {
     fn send(&self, message: &str) {
         let Some((socket, to)) = self.socket.as_deref() else { return };
         if let Err(error) = socket.send_to_addr(message.as_bytes(), to) {
-            tracing::warn!("the service manager was not told {message}: {error}");
+            tracing::warn!("{message} could not be sent to the service manager: {error}");
         }
     }
 }

@@ -40,7 +40,7 @@ pub struct EventListener {
     at: Option<u64>,
     told: watch::Receiver<()>,
     stop: StopSignal,
-    seat: ListenerSlot,
+    slot: ListenerSlot,
     /// When it was handed the bytes that it is now sending.
     handed: Option<Instant>,
     /// Whether its connection was ended because the client read nothing at all.
@@ -52,12 +52,12 @@ impl EventListener {
         feed: Arc<Feed>,
         places: Places,
         stop: StopSignal,
-        seat: ListenerSlot,
+        slot: ListenerSlot,
         cut: WasCut,
     ) -> EventListener {
         let told = feed.told.subscribe();
         let (at, handed) = (None, None);
-        EventListener { feed, places, at, told, stop, seat, handed, cut }
+        EventListener { feed, places, at, told, stop, slot, handed, cut }
     }
 
     pub fn greeting(&self) -> Bytes {
@@ -123,7 +123,7 @@ impl EventListener {
         match self.read(&head).await {
             Ok(found) => found,
             Err(error) => {
-                tracing::debug!(%error, "a listener waits for the store");
+                tracing::debug!(%error, "a listener waits until the store answers");
                 tokio::select! {
                     () = self.stop.told() => {}
                     () = tokio::time::sleep(PAUSE) => {}
@@ -154,7 +154,7 @@ impl EventListener {
 
     fn count_dropped(&self) {
         tracing::info!("a listener that does not take its events is dropped");
-        self.seat.count_dropped();
+        self.slot.count_dropped();
     }
 }
 

@@ -62,7 +62,7 @@ impl<'a> PageWriter<'a> {
     pub fn receipt(&mut self, system: usize, receipt: &Receipt) {
         match serde_json::to_vec(receipt) {
             Ok(data) => self.tell(system, receipt.id.seq, &data),
-            Err(error) => tracing::error!(receipt = %receipt.id, %error, "cannot be told"),
+            Err(error) => tracing::error!(receipt = %receipt.id, %error, "receipt not encoded"),
         }
     }
 

@@ -25,7 +25,7 @@ struct Stage {
     _dir: tempfile::TempDir,
     node: OpenSystems,
     feeds: Feeds,
-    seats: Arc<ListenerSlots>,
+    slots: Arc<ListenerSlots>,
     _stopper: StopHandle,
 }
 
@@ -44,15 +44,15 @@ impl Stage {
         let (stopper, stop) = StopSignal::channel();
         let mut feeds = Feeds::new(node.journal().clone(), stop);
         feeds.room = room;
-        let seats = ListenerSlots::new(LISTENERS, Default::default());
-        Stage { _dir: dir, node, feeds, seats, _stopper: stopper }
+        let slots = ListenerSlots::new(LISTENERS, Default::default());
+        Stage { _dir: dir, node, feeds, slots, _stopper: stopper }
     }
 
     async fn listen(&self, cursor: Option<&str>) -> EventListener {
         let systems = self.node.systems().to_vec();
         let cursor = cursor.map(|text| ReceiptCursor::parse(text, &systems).unwrap());
-        let seat = self.seats.take().unwrap();
-        self.feeds.listen(systems, cursor, seat, WasCut::default()).await.unwrap()
+        let slot = self.slots.take().unwrap();
+        self.feeds.listen(systems, cursor, slot, WasCut::default()).await.unwrap()
     }
 
     /// Creates `count` receipts by reclaiming entries of `owner`.
@@ -187,13 +187,13 @@ async fn a_cursor_ahead_of_the_feed_waits_for_its_turn() {
 }
 
 #[tokio::test]
-async fn seats_are_given_back() {
+async fn dropped_listeners_free_their_slots() {
     let stage = Stage::open(ROOM);
     let mut all = Vec::new();
     for _ in 0..LISTENERS {
         all.push(stage.listen(None).await);
     }
-    assert!(stage.seats.take().is_none());
+    assert!(stage.slots.take().is_none());
     all.pop();
-    assert!(stage.seats.take().is_some());
+    assert!(stage.slots.take().is_some());
 }

@@ -43,7 +43,7 @@ struct EventsQuery {
     responses(
         (status = 200, description = "A stream that does not end",
             body = String, content_type = "text/event-stream"),
-        (status = 503, description = "As many listen as may")))]
+        (status = 503, description = "The limit on concurrent listeners is reached")))]
 async fn events(
     State(app): State<Shared>,
     Query(query): Query<EventsQuery>,
@@ -54,8 +54,8 @@ async fn events(
     let last = headers.get("last-event-id").and_then(|v| v.to_str().ok()).map(str::to_owned);
     let cursor = last.filter(|id| !id.is_empty()).or(query.cursor);
     let cursor = cursor.map(|text| ReceiptCursor::parse(&text, &systems)).transpose()?;
-    let seat = take_seat(&app)?;
-    let listener = app.feeds.listen(systems, cursor, seat, cut).await?;
+    let slot = take_slot(&app)?;
+    let listener = app.feeds.listen(systems, cursor, slot, cut).await?;
     let first = listener.greeting();
     let rest = stream::unfold(listener, |mut listener| async move {
         let bytes = listener.next().await?;
@@ -72,7 +72,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
     (HeaderName::from_static("x-accel-buffering"), "no"),
 ];
 
-fn take_seat(app: &Shared) -> Result<ListenerSlot, Problem> {
+fn take_slot(app: &Shared) -> Result<ListenerSlot, Problem> {
     app.listener_slots.take().ok_or_else(|| {
         let detail = format!(
             "{} listen already, as many as `server.listeners_max` allows; come back later",

@@ -124,7 +124,7 @@ async fn one(
 /// Restores the entry that a receipt removed, if its key is still free.
 #[utoipa::path(post, path = "/v1/receipts/{id}/restore", tag = "receipts",
     responses((status = 200, body = schemas::Restored),
-        (status = 409, description = "Its place is taken, or its owner has gone",
+        (status = 409, description = "Its key is taken, or its owner has gone",
             body = schemas::Problem, content_type = "application/problem+json")))]
 async fn restore(
     State(app): State<Shared>,

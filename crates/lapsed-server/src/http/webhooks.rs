@@ -127,7 +127,7 @@ async fn dead(
 /// Queues a delivery that was given up, so that it is tried again.
 #[utoipa::path(post, path = "/v1/webhooks/{name}/dead/put_back", tag = "webhooks",
     request_body = LetterBody, params(("name" = String, Path)),
-    responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
+    responses((status = 200, body = Settled), (status = 404, description = "There is no such dead letter")))]
 async fn put_back(
     State(app): State<Shared>,
     caller: Caller,
@@ -141,7 +141,7 @@ async fn put_back(
 /// Deletes a delivery that was given up.
 #[utoipa::path(post, path = "/v1/webhooks/{name}/dead/delete", tag = "webhooks",
     request_body = LetterBody, params(("name" = String, Path)),
-    responses((status = 200, body = Settled), (status = 404, description = "There is no such letter")))]
+    responses((status = 200, body = Settled), (status = 404, description = "There is no such dead letter")))]
 async fn delete(
     State(app): State<Shared>,
     caller: Caller,
@@ -183,7 +183,7 @@ async fn settle(
 /// Sends one `test` event without content to the webhook's receiver; it is not retried.
 #[utoipa::path(post, path = "/v1/webhooks/{name}/test", tag = "webhooks",
     params(("name" = String, Path)),
-    responses((status = 200, body = Sent), (status = 502, description = "The receiver did not take it")))]
+    responses((status = 200, body = Sent), (status = 502, description = "The receiver did not accept it")))]
 async fn test(
     State(app): State<Shared>,
     Path(name): Path<String>,

@@ -102,7 +102,7 @@ impl Hook {
         match serde_json::from_str(&note.text) {
             Ok(letter) => Ok(Some((note.seq, letter))),
             Err(error) => {
-                tracing::error!(webhook = %self.name(), %error, "a letter cannot be read; it is struck out");
+                tracing::error!(webhook = %self.name(), %error, "a dead letter cannot be read and is removed");
                 live.strike(&self.book.again, note.seq).await?;
                 Ok(None)
             }

@@ -42,7 +42,7 @@ pub async fn run(
             Ok(DeliveryRound::NotOurs) => sender.nap(TURN / 3, std::future::pending::<()>()).await,
             Err(error) => {
                 let (webhook, system) = (sender.hook.name(), sender.live.id());
-                tracing::warn!(%webhook, %system, %error, "delivering waits for the store");
+                tracing::warn!(%webhook, %system, %error, "delivery waits until the store answers");
                 sender.nap(PAUSE, std::future::pending::<()>()).await;
             }
         }
@@ -135,7 +135,7 @@ impl WebhookSender {
         found.retain(|receipt| receipt.id.seq <= letter.last);
         if found.is_empty() {
             let (webhook, system) = (self.hook.name(), self.live.id());
-            tracing::warn!(%webhook, %system, delivery = letter.delivery, "its receipts are no longer kept");
+            tracing::warn!(%webhook, %system, delivery = letter.delivery, "the receipts of a dead letter are no longer kept");
         }
         if self.settle(found, letter.looked_at).await? {
             self.hook.tried_again(&self.live, seq).await?;

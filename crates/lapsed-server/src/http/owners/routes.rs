@@ -75,7 +75,7 @@ async fn start(
 #[utoipa::path(post, path = "/beat", params(("name" = String, Path)),
     request_body = ClaimBody,
     responses((status = 200, body = BeatAnswer),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "That incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn beat(
     State(app): State<Shared>,
