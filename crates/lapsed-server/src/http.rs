@@ -62,7 +62,7 @@ pub struct App {
 /// The parts of the daemon that send data out without being asked: webhooks and traces.
 #[derive(Default)]
 pub struct Outward {
-    /// The configured webhooks.
+    /// The configured webhooks, ready to deliver.
     pub webhooks: Arc<Webhooks>,
     /// The exporter of traces; `None` if `[telemetry]` is not configured.
     pub telemetry: Option<Arc<Telemetry>>,

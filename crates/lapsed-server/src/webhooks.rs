@@ -38,7 +38,7 @@ use crate::telemetry::{Telemetry, end_with, traceparent};
 
 pub use self::letters::{DeadLetter, Fate, LETTERS_MAX};
 
-/// All configured webhooks.
+/// All configured webhooks, ready to deliver.
 #[derive(Default)]
 pub struct Webhooks {
     hooks: Vec<Arc<Hook>>,

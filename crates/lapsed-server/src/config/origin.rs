@@ -41,7 +41,7 @@ impl Serialize for Origin {
     }
 }
 
-/// One effective value.
+/// One effective value of the configuration, with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
     /// The name of the key in the configuration.

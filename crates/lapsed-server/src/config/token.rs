@@ -60,7 +60,7 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// All three scopes.
+    /// The scopes `read`, `write` and `act`.
     pub const ALL: Scopes = Scopes { write: true, act: true };
     /// The scope `read` only.
     pub const READ: Scopes = Scopes { write: false, act: false };

@@ -109,7 +109,7 @@ async fn list(
     Ok(JsonAnswer(page::read(&systems, &wanted).await?))
 }
 
-/// Shows one receipt.
+/// Shows the receipt with this id.
 #[utoipa::path(get, path = "/v1/receipts/{id}", tag = "receipts",
     responses((status = 200, body = schemas::Receipt)))]
 async fn one(

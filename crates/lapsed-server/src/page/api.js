@@ -3,7 +3,7 @@
 
 const KEY = "lapsed-token";
 
-/** What the daemon said no to. */
+/** An answer of the daemon that is an error (a problem). */
 export class Problem extends Error {
   constructor(status, body) {
     super(body?.detail ?? `the daemon answers ${status}`);
@@ -13,7 +13,7 @@ export class Problem extends Error {
   }
 }
 
-/** No answer at all. */
+/** The daemon did not answer at all. */
 export class Silence extends Error {}
 
 let who = null;
@@ -32,7 +32,7 @@ export function headers(more) {
   return bearer ? { ...more, authorization: "Bearer " + bearer } : { ...more };
 }
 
-/** Asks, and answers with JSON. */
+/** Sends a request and returns the JSON of the answer. */
 export async function ask(path, { method = "GET", body, signal } = {}) {
   const json = body === undefined ? {} : { "content-type": "application/json" };
   let answer;
@@ -47,7 +47,7 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
   return said;
 }
 
-/** Who the daemon takes us for. A daemon that does not tell lets whoever comes in do everything. */
+/** The identity and the scopes of our token. An older daemon, which does not have this route, is taken to allow everything. */
 export async function whoami() {
   try {
     who = await ask("/v1/whoami");
@@ -59,14 +59,14 @@ export async function whoami() {
   return who;
 }
 
-/** Whether we may act: hold a brake, run a pass, put something back. */
+/** Whether our token has the scope `act`: hold a brake, run a pass, restore an entry. */
 export function mayAct() {
   return who?.scopes?.includes("act") ?? false;
 }
 
 export const READ_ONLY = "this token may read, not act";
 
-/** A path with each part made safe. */
+/** A path of the API below `/v1/`, with each part percent-encoded. */
 export function path(...parts) {
   return "/v1/" + parts.map(encodeURIComponent).join("/");
 }

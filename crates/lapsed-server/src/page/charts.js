@@ -8,7 +8,7 @@ const BARS = 60;
 const HEIGHT = 40;
 const RANGE_MS_MIN = 600_000;
 
-/** What each bar stands for, oldest first. Of several slices the worst: that is what is looked for. */
+/** The values of the bars, oldest first. A bar that covers several slices has the worst of their values. */
 function bars(history) {
   const range_ms = Math.max(history.now_ms - history.since_ms, RANGE_MS_MIN);
   const bar_ms = Math.ceil(range_ms / BARS / history.slice_ms) * history.slice_ms;
@@ -28,13 +28,13 @@ function rectangle(index, value, top, name) {
   return svg("rect", { x: index * 4, y: HEIGHT - height, width: 3, height, class: name });
 }
 
-/** `layers` are drawn one over the other. */
+/** Draws `layers` of bars, one over the other. */
 function draw(list, layers, top) {
   const shapes = list.flatMap((bar, index) => layers.map(([key, name]) => (bar[key] > 0 ? rectangle(index, bar[key], top, name) : null)));
   return svg("svg", { viewBox: `0 0 ${BARS * 4} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" }, shapes);
 }
 
-/** A frame with a title, what it comes to, and below it the times at both ends and the highest bar. */
+/** The frame of a chart: a title and a total above it, the times at both ends and the highest bar below it. */
 function frame(title) {
   const parts = { sum: el("strong"), picture: el("div", { class: "picture", role: "img" }), from: el("span"), most: el("span"), to: el("span", { text: "now" }) };
   const root = el("figure", { class: "chart" },
@@ -56,7 +56,7 @@ function show(chart, history, layers, describe) {
   chart.picture.setAttribute("aria-label", words);
 }
 
-/** Reclaim lag over time: p99, and p50 before it. What it comes to is told by the newest receipts. */
+/** The chart of the reclaim lag: p99, with p50 in front. Its total is computed from the newest receipts. */
 export function lagChart() {
   const chart = frame("reclaim lag");
   const update = (history, lag) => show(chart, history, [["p99", "high"], ["p50", "low"]], ({ top, peak }) => ({
@@ -67,7 +67,7 @@ export function lagChart() {
   return { root: chart.root, update };
 }
 
-/** Reclaims over time. */
+/** The chart of the number of reclaims. */
 export function reclaimChart() {
   const chart = frame("reclaimed");
   const update = (history) => show(chart, history, [["reclaimed", "plain"]], ({ list, bar_ms, top }) => {

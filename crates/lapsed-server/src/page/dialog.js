@@ -2,7 +2,7 @@
 
 import { el } from "./elements.js";
 
-/** A dialog that is gone when it is closed; the focus goes back to where it came from. */
+/** Opens a dialog that is removed when it is closed; the focus then returns to the element that had it. */
 export function open(title, attributes, ...children) {
   const heading = el("h2", { id: "dialog-title", text: title });
   const dialog = el("dialog", { "aria-labelledby": "dialog-title", ...attributes }, heading, ...children);
@@ -17,7 +17,7 @@ export function open(title, attributes, ...children) {
   return dialog;
 }
 
-/** Whether somebody really wants it. The safe answer has the focus. */
+/** Asks the user to confirm an action. The safe answer has the focus. */
 export function confirm({ title, lines, yes, danger }) {
   return new Promise((answer) => {
     const agree = el("button", { type: "button", class: danger ? "danger" : "primary", text: yes, "data-answer": "yes" });
@@ -31,7 +31,7 @@ export function confirm({ title, lines, yes, danger }) {
   });
 }
 
-/** Names and values, one a line. */
+/** A list of names and values, one pair per line. */
 export function facts(pairs) {
   const given = pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined);
   return el("dl", { class: "facts" }, given.map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", null, value))));

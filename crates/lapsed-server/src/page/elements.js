@@ -1,11 +1,11 @@
 // Creates DOM elements. Text from outside is only ever inserted as text, never as markup.
 
-/** An element: `on…` are listeners, `text` is its text, everything else an attribute. */
+/** Creates an HTML element. Of its attributes, `on…` are event listeners and `text` is its text. */
 export function el(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
 
-/** The same for drawings. */
+/** Creates an SVG element, like `el` for HTML. */
 export function svg(name, attributes, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
 }
@@ -21,12 +21,12 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** Says something else, if it is something else: what a reader has selected or heard stays. */
+/** Sets the text of a node only if it differs, so that a selection is kept and a screen reader does not repeat it. */
 export function say(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** Which state it is in: colour follows from it. */
+/** Sets the state of a node, from which its colour follows. */
 export function mark(node, state) {
   if (node.dataset.state !== state) node.dataset.state = state;
 }
@@ -40,12 +40,12 @@ export function table(caption, heads, attributes) {
   return { root, body };
 }
 
-/** A cell; `label` is shown beside it where there are no columns. */
+/** A table cell; `label` is shown beside the value on a narrow screen, where there are no column headings. */
 export function cell(label, content, attributes) {
   return el("td", { "data-label": label, ...attributes }, content);
 }
 
-/** A heading with what belongs to it. */
+/** A section with a heading and its content. */
 export function section(title, attributes, ...children) {
   const id = "h-" + title.toLowerCase().replace(/[^a-z]+/g, "-");
   return el("section", { "aria-labelledby": id, ...attributes }, el("h2", { id, text: title }), ...children);

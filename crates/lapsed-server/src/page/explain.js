@@ -12,7 +12,7 @@ function verdict(said) {
     el("details", null, el("summary", { text: "the facts" }), el("pre", { text: JSON.stringify(said.facts, null, 2) })));
 }
 
-/** The form, and what it answers; `first` is asked at once. */
+/** The form for a key and the explanation below it; `first` is a key to explain at once. */
 export function explainer(kind, name, first) {
   const input = el("input", { id: "explain-key", name: "key", required: true, maxlength: 512, spellcheck: "false", autocomplete: "off", value: first ?? "" });
   const said = el("div", { "aria-live": "polite", id: "explained" });

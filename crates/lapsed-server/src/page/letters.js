@@ -90,7 +90,7 @@ function showJob(job) {
   close.addEventListener("click", () => dialog.close());
 }
 
-/** The dead letters of all systems of jobs. */
+/** The dead letters of all systems that have jobs. */
 export function lettersView(state, name) {
   const able = state.systems.filter((system) => ofKind(system.kind).dead_letters);
   const wanted = name ? able.filter((each) => each.system === name) : able;

@@ -4,7 +4,7 @@
 import { setToken, whoami } from "./api.js";
 import { el } from "./elements.js";
 
-/** Asks until a token is taken; answers with whose it is. */
+/** Asks for a token until the daemon accepts one; resolves with its identity and scopes. */
 export function login(main, words) {
   return new Promise((done) => {
     const said = el("p", { class: "refused", role: "alert", id: "login-said", text: words ?? "" });

@@ -20,7 +20,7 @@ let view = null;
 let stream = null;
 let timer = null;
 
-/** The stream, heard by whoever is on the page. */
+/** The stream of receipts; the current view subscribes to it. */
 const feed = {
   heard: new Set(),
   join(ears) {
@@ -55,7 +55,7 @@ function follow() {
   stream.run();
 }
 
-/** Looks at everything once; the stores and the past only every other time. */
+/** Fetches the state of all systems once; stores and history only every second time. */
 let looks = 0;
 let silent = false;
 async function look() {
@@ -82,7 +82,7 @@ async function look() {
   timer = setTimeout(look, document.hidden ? LOOK_MS_HIDDEN : LOOK_MS);
 }
 
-/** Everything at a glance. */
+/** The overview of all systems. */
 function overview() {
   const said = el("p", { class: "glance", id: "glance", role: "status" });
   const grid = el("div", { class: "grid" });
@@ -107,7 +107,7 @@ function overview() {
   };
 }
 
-/** One sentence: what needs somebody, or that nothing does. */
+/** One sentence that says what needs attention, or that nothing does. */
 function glance(said, systems, stores) {
   const of = (word) => systems.filter((status) => condition(status)[1] === word).length;
   const silent = stores.filter((store) => !store.answers).length;
@@ -130,7 +130,7 @@ function route() {
   return overview();
 }
 
-/** Shows the view that the address names. */
+/** Shows the view that the address (its fragment) names. */
 function turn() {
   if (location.hash && !location.hash.startsWith("#/")) return;
   view?.leave?.();
@@ -154,7 +154,7 @@ function introduce(who) {
   say($("banner"), mayAct() ? "" : `Looking only: ${READ_ONLY}. Buttons that change something are off.`);
 }
 
-/** From the beginning: who we are, then everything. */
+/** Starts the dashboard: finds out what our token allows, then loads everything. */
 async function begin(words) {
   clearTimeout(timer);
   stream?.stop();

@@ -10,7 +10,7 @@ const SHOWN = 20;
 const LISTED = 200;
 const STATES = { error: "bad", brake: "warn", runtime: "warn", ops: "warn" };
 
-/** What a pass did, in a few words. */
+/** A short summary of what a pass did. */
 export function did(pass) {
   if (pass.suspects || pass.reclaimed || pass.released) return account(pass);
   return pass.stopped === "done" ? "nothing to do" : "nothing reclaimed";
@@ -59,7 +59,7 @@ function entryTable(report) {
   return el("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "What the pass would reclaim" }, list.root);
 }
 
-/** What stands above the list. */
+/** The summary above the list of a dry run. */
 function foretold(report) {
   if (report.stopped === "error") return `The dry run failed: ${report.detail ?? "the store does not answer"}.`;
   if (report.reclaimed === 0) return `Nothing would be reclaimed${report.detail ? ": " + report.detail : ""}.`;
@@ -68,7 +68,7 @@ function foretold(report) {
   return `A pass now would reclaim ${some(report.reclaimed, "entry", "entries")}${shown}.${held}`;
 }
 
-/** Dry run, its list, and only then the real one. */
+/** Runs a dry run and shows its list; only then is the real pass offered. */
 export function passNow(kind, name) {
   const out = el("div", { id: "dry", "aria-live": "polite" });
   const url = path("sweeps", kind, name);

@@ -6,7 +6,7 @@ import { confirm, facts, open } from "./dialog.js";
 import { el } from "./elements.js";
 import { holder, moment, ofKind, place, reason, span } from "./words.js";
 
-/** What would be put back, and where: said before it is done. */
+/** Says what would be restored, and where, before the user confirms. */
 function promise(receipt) {
   const { kind, system } = place(receipt.id);
   const places = { key: `“${receipt.key}”`, system, owner: receipt.owner };
@@ -32,7 +32,7 @@ function evidence(receipt) {
   return `its time ran out at ${moment(deadline_ms)}, judged at ${moment(judged_ms)}: ${span(late_ms)} late by the ${clock} clock`;
 }
 
-/** Shows one receipt; `changed` is called when it was put back. */
+/** Shows one receipt in a dialog; `changed` is called after it was restored. */
 export async function show(id, changed) {
   const receipt = await ask(path("receipts", id));
   const { kind, name, system } = place(id);

@@ -13,7 +13,7 @@ const PAGE = 50;
 const BEAT_MS = 200;
 const TRIES = 10;
 
-/** A list of receipts that grows at its top. `fits` says which of those that come belong to it. */
+/** A list of receipts that grows at its top. `fits` decides which new receipts belong to it. */
 class Rows {
   #waiting = [];
   #skipped = 0;
@@ -31,7 +31,7 @@ class Rows {
     this.none = el("p", { class: "empty", text: "Nothing was reclaimed yet." });
   }
 
-  /** Draws nothing until it is let go: what comes meanwhile may be in the list that is being read. */
+  /** Pauses drawing: receipts that arrive now may also be in the list that is being fetched. */
   hold() {
     this.#held += 1;
   }
@@ -41,7 +41,7 @@ class Rows {
     this.#plan();
   }
 
-  /** What the list begins with, newest first. Whoever calls it has held the drawing while it was read. */
+  /** Sets the initial content, newest first. The caller must have paused drawing before it fetched the list. */
   begin(receipts) {
     this.#skipped = 0;
     this.more.hidden = true;
@@ -50,7 +50,7 @@ class Rows {
     this.none.hidden = receipts.length > 0;
   }
 
-  /** One that has just come, unread: most of a flood is never looked at. */
+  /** Adds a receipt that has just arrived, as unparsed text, because most receipts of a flood are never shown. */
   take(data) {
     if (this.fits) {
       const receipt = JSON.parse(data);
@@ -69,7 +69,7 @@ class Rows {
     this.#plan();
   }
 
-  /** A few times a second at the most, and never while nobody looks. */
+  /** Schedules the next drawing: at most a few per second, and none while the page is hidden. */
   #plan() {
     if (this.#timer || this.#held > 0 || this.#waiting.length === 0) return;
     const wait = Math.max(0, this.#drawn_ms + BEAT_MS - performance.now());
@@ -125,7 +125,7 @@ function why(receipt) {
   return reason(receipt.reason) + did + (receipt.restored_ms ? ", restored" : "");
 }
 
-/** The receipts as they come, of one system or of all. */
+/** The view of new receipts, of one system or of all. */
 export function liveReceipts(feed, system) {
   const rows = new Rows("Receipts as they come", system ? (receipt) => place(receipt.id).system === system : null);
   const pause = el("button", { type: "button", text: "Pause", "aria-pressed": "false" });
@@ -154,7 +154,7 @@ function select(id, label, options, value) {
 
 const SINCE = [["", "any time"], ["900000", "15 minutes"], ["3600000", "an hour"], ["86400000", "a day"], ["604800000", "a week"]];
 
-/** All receipts that are kept, filtered and paged by the server. */
+/** The view of all receipts that are kept, filtered and paged by the server. */
 export class Search {
   #starts = [null];
   #turn = 0;
@@ -210,7 +210,7 @@ export class Search {
     this.rows.letGo();
   }
 
-  /** One page. The server looks at so many in one request; a rare find takes several. */
+  /** Fetches one page. The server examines a limited number of receipts per request, so a rare match takes several requests. */
   async #look() {
     const turn = ++this.#turn;
     const { system, reason: wanted, search, since } = this.asked;

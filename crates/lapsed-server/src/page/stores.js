@@ -3,7 +3,7 @@
 import { cell, el, mark, section, table } from "./elements.js";
 import { now, span } from "./words.js";
 
-/** From here on a store is slow, and from here on its clock is off: worth a colour. */
+/** The thresholds above which a store counts as slow, and its clock as off; both are then highlighted. */
 const SLOW_US = 100_000;
 const OFF_MS = 1_000;
 

@@ -10,7 +10,7 @@ const SILENCE_MS = 40_000;
 const PAUSE_MS = 500;
 const PAUSE_MS_MAX = 8_000;
 
-/** Cuts a stream of bytes into events. */
+/** Splits a stream of bytes into server-sent events. */
 export class Cutter {
   #rest = "";
   #event = { name: "", id: "", data: "" };
@@ -41,7 +41,7 @@ export class Cutter {
   }
 }
 
-/** The stream: `onReceipt(data)`, `onFresh()` when it begins without a cursor, `onState(state)`. */
+/** The stream. Callbacks: `onReceipt(data)`, `onFresh()` when it begins without a cursor, `onState(state)`. */
 export class Stream {
   #cursor = "";
   #pause_ms = PAUSE_MS;
@@ -75,13 +75,13 @@ export class Stream {
     this.#hurry();
   }
 
-  /** Lets go of a connection that may be dead without knowing it, and comes back with the cursor. */
+  /** Drops a connection that may be broken without an error, and reconnects with the cursor. */
   renew() {
     this.#abort?.abort();
     this.#hurry();
   }
 
-  /** One connection, from its greeting to its end. */
+  /** Reads one connection from its first event to its end. */
   async #follow() {
     this.#abort = new AbortController();
     const watch = this.#watch();
@@ -112,7 +112,7 @@ export class Stream {
     if (event.id) this.#cursor = event.id;
   }
 
-  /** A cursor that the daemon does not know any more begins anew; a token that it refuses ends it. */
+  /** Handles a refused connection: an unknown cursor makes the stream begin anew, a refused token ends it. */
   async #turnedAway(answer) {
     if (answer.status === 401 || answer.status === 403) return { refused: answer.status };
     if (answer.status === 400 || answer.status === 422) this.#cursor = "";

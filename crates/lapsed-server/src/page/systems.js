@@ -12,7 +12,7 @@ import { did, passList, passNow } from "./passes.js";
 import { liveReceipts } from "./receipts.js";
 import { ago, count, ofKind, roundSpan, some, stopped } from "./words.js";
 
-/** What is counted of a system: name, value, and whether it is worth a colour. */
+/** The counts of a system: name, value, and whether it is highlighted. */
 function figures(status) {
   const { census, jobs, availability, kind } = status;
   const list = [];
@@ -48,7 +48,7 @@ function figureList() {
 const WORDS = { auto: "Auto", hold: "Hold", release: "Release" };
 const TOLD = { auto: "decides by itself again", hold: "holds: nobody else is declared dead until it is let go", release: "is released" };
 
-/** The brake: what it does in words, and the three things that can be said to it. */
+/** The brake: its state in words, and the buttons for its three settings. */
 function brakeOf(kind, name, refresh) {
   const words = el("p", { class: "words" });
   let status = null;
@@ -83,7 +83,7 @@ function agreed(kind, name, status) {
   });
 }
 
-/** When it sweeps, who does, and on which store. */
+/** When entries count as dead, how often passes run, and on which store. */
 function habits(status) {
   const after = status.grace_ms ? `deleted after ${roundSpan(status.grace_ms)} alone` : `dead after ${roundSpan(status.threshold_ms)} of silence`;
   return `${after} · a pass every ${roundSpan(status.every_ms)} · store ${status.store_name}`;
@@ -102,7 +102,7 @@ function lastPass(status) {
   return `Last pass ${ago(pass.started_ms)}: ${did(pass)}${end}${pass.detail && pass.stopped === "error" ? " (" + pass.detail + ")" : ""}`;
 }
 
-/** One word for how it is. */
+/** The state of a system: its level (which is its colour) and a word for it. */
 export function condition(status) {
   if (status.error) return ["bad", "store away"];
   if (status.brake?.state === "held") return ["warn", "held"];
@@ -111,7 +111,7 @@ export function condition(status) {
   return ["good", "well"];
 }
 
-/** What is the same on the card and on the page of a system. */
+/** The parts that the card and the page of a system share. */
 function shared(kind, name, refresh) {
   const parts = {
     chip: el("span", { class: "chip" }),
@@ -137,7 +137,7 @@ function shared(kind, name, refresh) {
   return { parts, update };
 }
 
-/** One system at a glance. */
+/** The card of one system in the overview. */
 export function card(kind, name, refresh) {
   const { parts, update } = shared(kind, name, refresh);
   const title = el("h3", null, el("a", { href: `#/system/${kind}/${name}`, text: `${kind}/${name}` }));
@@ -146,7 +146,7 @@ export function card(kind, name, refresh) {
   return { root, update };
 }
 
-/** One system with everything. */
+/** The page with all details of one system. */
 export function systemView(kind, name, { state, feed, refresh, asked }) {
   const known = state.systems.some((system) => system.kind === kind && system.system === name);
   if (!known) return { root: el("p", { class: "empty", text: `There is no system ${kind}/${name}.` }), update() {} };

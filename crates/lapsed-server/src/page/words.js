@@ -4,7 +4,7 @@ import { GENERAL, KINDS } from "./kinds.js";
 
 let skew_ms = 0;
 
-/** What time it is at the daemon: ages are told by its clock, not by this browser's. */
+/** The current time of the daemon: ages are computed by its clock, not by this browser's. */
 export function setNow(now_ms) {
   skew_ms = now_ms - Date.now();
 }
@@ -21,7 +21,7 @@ export function span(ms) {
   return Math.round(ms / 86_400_000) + " days";
 }
 
-/** A span that somebody has configured: no more digits than were given. */
+/** A configured duration, with no more digits than were configured. */
 export function roundSpan(ms) {
   for (const [unit, name] of [[86_400_000, "day"], [3_600_000, "h"], [60_000, "min"], [1_000, "s"]]) {
     if (ms >= unit && ms % unit === 0) return ms / unit + " " + name + (name === "day" && ms > unit ? "s" : "");
@@ -38,7 +38,7 @@ export function count(number) {
   return Number(number).toLocaleString("en");
 }
 
-/** `one` thing or so many `many`. */
+/** A count with its noun: `one` in the singular, `many` in the plural. */
 export function some(number, one, many) {
   return count(number) + " " + (Number(number) === 1 ? one : many ?? one + "s");
 }
@@ -51,12 +51,12 @@ export function moment(ms) {
   return new Date(ms).toLocaleString(undefined, { hour12: false });
 }
 
-/** What is said of a kind of system: `entries`, `owners`, `promise`, `dead_letters`. */
+/** The texts of a kind of system: `entries`, `owners`, `promise`, `dead_letters`. */
 export function ofKind(kind) {
   return KINDS[kind] ?? GENERAL;
 }
 
-/** Why something was reclaimed. */
+/** The reason of a reclaim in words. */
 export const REASONS = {
   owner_dead: "owner dead",
   owner_retired: "owner left",
@@ -71,7 +71,7 @@ export function reason(word) {
   return REASONS[word] ?? word.replaceAll("_", " ");
 }
 
-/** Why a pass stopped. */
+/** The reason why a pass stopped, in words. */
 const STOPPED = {
   done: "done",
   ops: "as many as one pass may",
@@ -85,13 +85,13 @@ export function stopped(word) {
   return STOPPED[word] ?? word;
 }
 
-/** `KIND/NAME` of a receipt's id, and its number there. */
+/** The system (`KIND/NAME`) and the number that are in the id of a receipt. */
 export function place(id) {
   const [, kind, name, seq] = id.match(/^([a-z]+)-(.+)-(\d+)$/) ?? [null, "", id, "0"];
   return { system: kind + "/" + name, kind, name, seq: Number(seq) };
 }
 
-/** Who held it, and in which life; nobody where it is its own owner, as a provider is. */
+/** The owner and the incarnation that held an entry; empty if the entry is its own owner, as a provider is. */
 export function holder(record) {
   if (record.owner === record.key) return "";
   return record.incarnation ? record.owner + " #" + record.incarnation : record.owner;

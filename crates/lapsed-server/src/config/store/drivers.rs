@@ -41,7 +41,7 @@ pub struct StoreDriver {
     plan: fn(&StoreSection) -> Result<StoreLocation, Wrong>,
 }
 
-/// All drivers.
+/// All drivers, in the order in which messages list them.
 pub static DRIVERS: &[StoreDriver] = &[
     StoreDriver {
         name: "embedded",
