@@ -23,8 +23,8 @@ use self::feed::{Feed, News};
 use self::model::TopModel;
 use crate::backend::{self, RemoteBackend};
 use crate::cli::TargetArgs;
-use lapsed_server::stop_signals::stop_signals;
 use lapsed_server::failure::Failure;
+use lapsed_server::stop_signals::stop_signals;
 
 /// How often the picture moves by itself: ages grow.
 const TICK: Duration = Duration::from_millis(500);

@@ -163,8 +163,8 @@ impl ServerConfig {
     pub fn warning(&self) -> Option<String> {
         let outside = self.addresses().ok()?.into_iter().any(|a| !a.ip().is_loopback());
         (outside && self.tls.is_none()).then(|| {
-            "whoever can watch the network sees the tokens: set `tls` in [server], or let something \
-             that speaks TLS stand before it"
+            "tokens cross the network unencrypted: set `tls` in [server], or put a proxy that speaks \
+             TLS before the daemon"
                 .to_owned()
         })
     }

@@ -108,7 +108,7 @@ async fn follow(stage: &Stage, number: usize, totals: [u64; 2]) {
     let mut listener = stage.listen(Some("registry/a:0,registry/b:0")).await;
     let mut turn = number;
     while heard.places != totals {
-        let bytes = listener.next().await.expect("nobody told it to stop");
+        let bytes = listener.next().await.expect("the feed was not stopped");
         turn += 1;
         if !turn.is_multiple_of(7) {
             heard.take(&bytes, usize::MAX);
@@ -125,7 +125,7 @@ async fn follow(stage: &Stage, number: usize, totals: [u64; 2]) {
     }
 }
 
-async fn nobody_misses_anything(room: usize) {
+async fn no_listener_misses_a_receipt(room: usize) {
     let stage = Arc::new(Stage::open(room));
     let count = |round: usize| 1 + round * 13 % 97;
     let mut totals = [0, 0];
@@ -147,18 +147,18 @@ async fn nobody_misses_anything(room: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_misses_anything_with_a_ring_of_one_page() {
-    nobody_misses_anything(1).await;
+async fn no_listener_misses_a_receipt_with_a_ring_of_one_page() {
+    no_listener_misses_a_receipt(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_misses_anything_with_a_small_ring() {
-    nobody_misses_anything(20_000).await;
+async fn no_listener_misses_a_receipt_with_a_small_ring() {
+    no_listener_misses_a_receipt(20_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_misses_anything_with_the_usual_ring() {
-    nobody_misses_anything(ROOM).await;
+async fn no_listener_misses_a_receipt_with_the_usual_ring() {
+    no_listener_misses_a_receipt(ROOM).await;
 }
 
 /// Listeners that keep up are sent the same buffer, not a copy each.

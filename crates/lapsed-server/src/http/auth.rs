@@ -234,7 +234,7 @@ impl FromRequestParts<Shared> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Problem> {
         let caller = parts.extensions.get::<Caller>().cloned();
-        caller.ok_or_else(|| Problem::internal("nobody said who asks"))
+        caller.ok_or_else(|| Problem::internal("the client of this request is not known"))
     }
 }
 

@@ -83,7 +83,7 @@ export function passNow(kind, name) {
     if (report.reclaimed === 0) return;
     const button = action(`Reclaim ${report.reclaimed === 1 ? "it" : "them"} now`, real, { class: "danger", "data-action": "pass" });
     out.append(entryTable(report), el("p", { class: "buttons" },
-      el("span", { class: "soft", text: "The store judges each again: whoever has beaten since is spared." }), button));
+      el("span", { class: "soft", text: "The store checks each again: an owner that has sent a heartbeat since is spared." }), button));
   };
   return section("A pass now", null,
     el("p", { class: "line" }, looking("Dry run", dry, { "data-action": "dry" }), el("span", { class: "soft", text: "says what a pass would reclaim, and changes nothing" })),
