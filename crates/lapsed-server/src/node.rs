@@ -1,15 +1,15 @@
 //! The opened house: stores and systems, ready to be served over HTTP or used straight.
 
 pub mod audit;
-pub mod chronicle;
 mod journal;
-mod kept;
 mod live;
+mod notes;
 pub mod page;
 mod plan;
-pub mod pulse;
 mod reconcile;
 pub mod shapes;
+pub mod status_history;
+pub mod store_monitor;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use lapsed_core::receipt::Observer;
 use crate::config::common::SystemSettings;
 use crate::config::store::StoreConfig;
 use crate::stores::{self, OpenObject, OpenStore};
-use pulse::StoreMonitor;
+use store_monitor::StoreMonitor;
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, LIST_MAX, LiveContext, LiveSystem};

@@ -56,7 +56,7 @@ const OF_ONE_STORE: &[&str] = &[
     "lapsed-server/src/config/store.rs",
     "lapsed-server/src/config/store/object.rs",
     "lapsed-server/src/metrics/requests.rs",
-    "lapsed-server/src/systems/availability/ears.rs",
+    "lapsed-server/src/systems/availability/change_follower.rs",
     "lapsed-server/src/systems/availability/layout.rs",
     "lapsed-server/src/systems/availability/notes.rs",
     "lapsed-server/src/systems/inflight/layout.rs",

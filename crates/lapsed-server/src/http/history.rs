@@ -10,8 +10,8 @@ use utoipa_axum::routes;
 use super::Shared;
 use super::extract::{JsonAnswer, Path};
 use super::problem::Problem;
-use crate::node::chronicle::HistoryResponse;
-use crate::node::pulse::{StoreHealth, StoreMonitor};
+use crate::node::status_history::HistoryResponse;
+use crate::node::store_monitor::{StoreHealth, StoreMonitor};
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(histories)).routes(routes!(history)).routes(routes!(stores))

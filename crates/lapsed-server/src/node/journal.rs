@@ -11,7 +11,7 @@ use lapsed_core::sweep::{PassMode, PassReport, Stopped};
 use lapsed_core::{Error, SystemId};
 use tokio::sync::watch;
 
-use super::chronicle::StatusHistory;
+use super::status_history::StatusHistory;
 
 pub struct Journal {
     next: Arc<dyn Observer>,

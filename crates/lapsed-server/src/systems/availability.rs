@@ -1,6 +1,6 @@
 //! `kind = "availability"`: its section of the configuration, and how it is built.
 
-mod ears;
+mod change_follower;
 pub mod layout;
 pub mod metrics;
 mod notes;
@@ -23,7 +23,7 @@ use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::policy::SweepMode;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::ears::ChangeFollower;
+use self::change_follower::ChangeFollower;
 use self::layout::Tables;
 use self::metrics::AvailabilitySeries;
 pub use self::section::TruthLayout;
