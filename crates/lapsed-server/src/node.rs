@@ -1,4 +1,5 @@
-//! The opened house: stores and systems, ready to be served over HTTP or used straight.
+//! The opened stores and systems of one configuration. The daemon serves them over HTTP, and
+//! commands that work without a daemon use them directly.
 
 pub mod audit;
 mod journal;
@@ -28,7 +29,8 @@ pub use live::{BrakeOrder, LIST_MAX, LiveContext, LiveSystem};
 pub use plan::{BuildContext, BuiltSystem, Config, LiveHooks, NoHooks, OpenedFor, SystemPlan};
 pub use reconcile::{ReconcileOrder, Reconciler};
 
-/// Everything that was opened.
+/// The stores and systems that one configuration names, all opened, with the monitors of the stores
+/// and the journal of this process.
 pub struct OpenSystems {
     systems: Vec<Arc<LiveSystem>>,
     stores: BTreeMap<String, OpenStore>,
@@ -37,7 +39,8 @@ pub struct OpenSystems {
 }
 
 impl OpenSystems {
-    /// Opens the stores that the systems use, and builds the systems. Blocking.
+    /// Opens the stores that the systems use, and builds the systems, for a daemon. Blocks the
+    /// thread.
     pub fn open(
         config: &Config,
         clock: Arc<dyn Clock>,
@@ -46,8 +49,9 @@ impl OpenSystems {
         Self::open_for(config, clock, witness, false)
     }
 
-    /// The same for one command: whoever gave it has chosen the time of a pass, and a process that has
-    /// only just begun cannot know for how long nobody used a system.
+    /// Opens the same for a single command. Passes then do not wait until a system is idle: the
+    /// user chose the time of the pass by giving the command, and a process that has just started
+    /// cannot know how long a system has been unused. Blocks the thread.
     pub fn open_by_hand(
         config: &Config,
         clock: Arc<dyn Clock>,
@@ -94,7 +98,8 @@ impl OpenSystems {
         Ok(node)
     }
 
-    /// Does what some systems need before anybody may ask them.
+    /// Does what some kinds need before their systems may be used, such as filling a mirror. All
+    /// systems are prepared concurrently; returns when the last one is done.
     pub async fn prepare(&self, config: &Config, for_what: OpenedFor) {
         let work = config.systems.iter().filter_map(|plan| {
             let id = &plan.common().id;
@@ -103,7 +108,8 @@ impl OpenSystems {
         futures::future::join_all(work).await;
     }
 
-    /// Refuses to go on with a server on which nothing would be safe.
+    /// Checks that every object store supports what correctness depends on (conditional writes, for
+    /// example). An error means that the process must not go on.
     pub async fn probe(&self) -> lapsed_core::Result<()> {
         for store in self.objects() {
             store.1.check().await?;
@@ -111,7 +117,7 @@ impl OpenSystems {
         Ok(())
     }
 
-    /// The object stores, by name.
+    /// The object stores among the opened stores, each with its name.
     pub fn objects(&self) -> impl Iterator<Item = (&str, &OpenObject)> {
         let all = self.stores.iter();
         all.filter_map(|(name, store)| Some((name.as_str(), store.object()?)))
@@ -126,17 +132,18 @@ impl OpenSystems {
         self.systems.iter().find(|s| s.id().kind == kind && &*s.id().name == name)
     }
 
-    /// What was seen lately.
+    /// The journal: recent passes and reclaims of this process, and the wake-ups for readers of
+    /// receipts.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal
     }
 
-    /// The stores, each to be asked how it is.
+    /// One monitor for each opened store, which probes the store's health on demand.
     pub fn pulses(&self) -> &[StoreMonitor] {
         &self.pulses
     }
 
-    /// How many statements a store was sent, where they are counted.
+    /// How many statements were sent to a store; `None` for stores that do not count them.
     pub fn statements(&self, store: &str) -> Option<u64> {
         self.stores.get(store)?.statements()
     }
@@ -162,14 +169,16 @@ fn used_by(config: &Config, store: &str) -> Vec<String> {
     all.filter(uses).map(|common| common.id.to_string()).collect()
 }
 
-/// What this machine is called.
+/// The host name of this machine, without whitespace and at most 64 characters; `host` if it is
+/// unknown.
 pub fn host_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host: String = host.trim().chars().filter(|c| !c.is_whitespace()).take(64).collect();
     if host.is_empty() { "host".to_owned() } else { host }
 }
 
-/// Unique among all processes that use the same store: host, pid and chance.
+/// A name that is unique among all processes that use the same store: host name, process id and a
+/// random number.
 fn process_name(clock: &dyn Clock) -> String {
     let host = host_name();
     format!("{host}-{}-{:06x}", std::process::id(), clock.random() & 0xff_ffff)

@@ -1,5 +1,5 @@
-//! The whole configuration, read: a file of TOML, or the defaults without one. Each `[[system]]` is read by
-//! its kind, and refused on a store that does not carry that kind.
+//! Reads a whole configuration: a TOML file, or the defaults when there is none. Each `[[system]]`
+//! is read by its kind, and refused on a store that does not support that kind.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,11 +16,11 @@ use crate::config::{ConfigError, DATA_DEFAULT, Env, Overrides, telemetry, webhoo
 use crate::node::{Config, SystemPlan};
 use crate::systems;
 
-/// The name of the store that is there without a configuration.
+/// The name of the store that exists when the configuration names none.
 const STORE_DEFAULT: &str = "data";
 
 impl Config {
-    /// From a file, or without one.
+    /// Reads the configuration from `file`; without a file, uses the defaults.
     pub fn load(
         file: Option<&Path>,
         overrides: &Overrides,
@@ -34,7 +34,7 @@ impl Config {
         Self::read(&Document::new(&name, text), Some(name.clone()), overrides, env)
     }
 
-    /// From text, whoever wrote it.
+    /// Reads a configuration that did not come from a file, such as the text of a preset.
     pub fn parse(text: &str, overrides: &Overrides, env: &Env<'_>) -> Result<Config, ConfigError> {
         Self::read(&Document::new("text", text.to_owned()), None, overrides, env)
     }
@@ -63,7 +63,7 @@ impl Config {
     }
 }
 
-/// Why the file cannot be read, and what to do about it.
+/// The error for a configuration file that cannot be read: the reason, and what the user can do.
 fn unreadable(name: &str, error: &std::io::Error) -> ConfigError {
     let next = match error.kind() {
         ErrorKind::NotFound => {
@@ -134,7 +134,7 @@ fn take_list<'d>(
     }
 }
 
-/// Whatever is left at the top is a mistake.
+/// Refuses top-level keys that nothing has read: they are misspelt or do not exist.
 fn no_more(document: &Document, top: &DeTable<'_>) -> Result<(), ConfigError> {
     let Some((key, _)) = top.iter().next() else { return Ok(()) };
     let what =
@@ -187,7 +187,8 @@ fn read_systems(
     Ok(planned)
 }
 
-/// Without any `[[system]]`: one of every kind that the store carries.
+/// The systems of a configuration without any `[[system]]`: one of every kind that the store
+/// supports, with the defaults.
 fn read_all(
     document: &Document,
     stores: &BTreeMap<String, StoreConfig>,
@@ -207,7 +208,7 @@ fn read_all(
     Ok(planned)
 }
 
-/// The kind decides who reads the rest.
+/// Reads `kind`, which decides how the rest of the section is read.
 fn read_kind(document: &Document, index: usize, node: &TomlNode<'_>) -> Result<Kind, ConfigError> {
     let path = format!("system[{index}]");
     let kinds: Vec<&str> = Kind::ALL.iter().map(|k| k.as_str()).collect();

@@ -1,8 +1,8 @@
-//! Presets: a configuration for each kind of system as its original has it, with that original's names,
-//! defaults and variables, on a store that carries it.
+//! Presets: ready-made configurations, one for each application that a kind of system was modelled
+//! on, with the key names, defaults and environment variables of that application.
 //!
-//! Invariant: what is written is read by the same parser as any other file before it is handed out,
-//! so a preset that `check` would refuse is an error here and no file.
+//! Invariant: the text of a preset is read by the configuration parser before it is handed out, so
+//! a preset that `lapsed check` would refuse is an error here and writes no file.
 
 use std::sync::LazyLock;
 
@@ -14,10 +14,10 @@ use crate::config::{ConfigError, Overrides, store};
 use crate::node::Config;
 use crate::systems::{self, Preset, SystemKind};
 
-/// The mirror of a system that has one, unless told.
+/// The address of the mirror's store unless the user gives another one.
 const MIRROR: &str = "redis://127.0.0.1:6379/0";
 
-/// What is to be written.
+/// A preset and the addresses that the user chose for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub preset: &'static Preset,
@@ -42,7 +42,7 @@ impl ValueEnum for &'static Preset {
     }
 }
 
-/// The preset is one of a table, so the name says which.
+/// Names of presets are unique, so that two presets are the same if their names are.
 impl PartialEq for Preset {
     fn eq(&self, other: &Preset) -> bool {
         self.name == other.name
@@ -52,19 +52,20 @@ impl PartialEq for Preset {
 impl Eq for Preset {}
 
 impl Preset {
-    /// What addresses look like of the stores that it is written for, the usual one first.
+    /// Example addresses of the stores that this preset is written for, the default store first.
     pub fn examples(&self) -> Vec<&'static str> {
         let examples = self.templates.iter().filter_map(|(driver, _)| store::driver(driver));
         examples.map(|driver| driver.example).collect()
     }
 
-    /// Its store unless told.
+    /// The address of the store that is used unless the user gives another one.
     pub fn usual_store(&self) -> &'static str {
         self.examples().first().copied().unwrap_or_default()
     }
 
-    /// The text for the store at that address, and its driver, if the preset is written for it; of a variable,
-    /// those of the usual store.
+    /// The driver of the store at `url`, and the preset's text for it; an error if the preset is
+    /// not written for that driver. If `url` begins with an environment variable, the default
+    /// store's are used.
     fn template(&self, url: &str) -> Result<(&'static str, &'static str), ConfigError> {
         let url = if url.starts_with("${") { self.usual_store() } else { url };
         let driver = url.split_once(':').and_then(|(scheme, _)| store::driver_of(scheme));
@@ -82,8 +83,8 @@ impl Preset {
 }
 
 impl Chosen {
-    /// The file, which the parser accepts. Never repeats an address in an error: it may hold a
-    /// password.
+    /// The text of the configuration file, accepted by the parser. Errors never repeat an address,
+    /// because it may contain a password.
     pub fn text(&self) -> Result<String, ConfigError> {
         let (driver, text) = self.preset.template(&self.store)?;
         let mirrored = self.preset.mirrored_on == Some(driver);
@@ -97,7 +98,8 @@ impl Chosen {
         Ok(text)
     }
 
-    /// A variable that is not set yet is no mistake: something stands in for whatever it will be.
+    /// The value of an environment variable while the text is checked. A variable that is not set
+    /// yet is no error: a placeholder takes its place.
     fn stand_in(&self, variable: &str) -> Option<String> {
         let start = format!("${{{variable}");
         let urls = [Some(self.store.as_str()), self.mirror.as_deref()];
@@ -107,7 +109,7 @@ impl Chosen {
         Some(std::env::var(variable).unwrap_or_else(|_| stands.to_owned()))
     }
 
-    /// Whether a password would be written into the file.
+    /// Whether an address contains a password, which would then be written into the file.
     pub fn has_password(&self) -> bool {
         let shown = |url: &str| {
             let Some((authority, _)) =
@@ -129,7 +131,7 @@ pub fn kind_of(preset: &Preset) -> Kind {
     systems::KINDS.iter().find(has).expect("every preset is one of a kind").kind()
 }
 
-/// With which presets a mirror goes.
+/// The error for `--mirror` with a preset that has none; it names the presets that have one.
 fn mirror_of_none() -> String {
     let mirrored = PRESETS.iter().filter_map(|preset| {
         let driver = store::driver(preset.mirrored_on?)?;
@@ -138,7 +140,7 @@ fn mirror_of_none() -> String {
     format!("--mirror goes with {} only", mirrored.collect::<Vec<_>>().join(", or "))
 }
 
-/// As a text of TOML.
+/// `text` as a quoted TOML string.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

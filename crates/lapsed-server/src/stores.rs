@@ -12,7 +12,8 @@ pub use lapsed::assembly::{ChangeSources, OpenObject, OpenStore};
 use crate::config::store::object::ObjectPlace;
 use crate::config::store::{StoreConfig, StoreLocation};
 
-/// Opens a store. Blocking; inside a runtime. A server is connected to by the first call.
+/// Opens a store. Blocks the thread, and must be called inside a Tokio runtime. A Redis or Postgres
+/// server is not contacted here: the first call to the store connects.
 pub fn open(config: &StoreConfig, clock: Arc<dyn Clock>) -> lapsed_core::Result<OpenStore> {
     match &config.place {
         StoreLocation::Embedded { dir, cache_bytes } => {
@@ -46,7 +47,8 @@ fn object_config(config: &StoreConfig, place: &ObjectPlace) -> ObjectConfig {
     }
 }
 
-/// A key with a place for a name.
+/// Parses `text`, the name of a Redis key that must contain `{place}`. `key` is the configuration
+/// key that the error message names.
 pub fn template(key: &str, text: &str, place: &str) -> lapsed_core::Result<Template> {
     let wrong = || lapsed_core::Error::Invalid(format!("`{key}` must contain `{{{place}}}`"));
     Template::new(text, place).ok_or_else(wrong)

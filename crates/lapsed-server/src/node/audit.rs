@@ -1,9 +1,10 @@
-//! Who did what by hand, in the system's own store.
+//! The audit log: actions that people took by hand, kept in the system's own store.
 //!
-//! A deed is written down before it is done, and what cannot be written down is not done. Its outcome is
-//! written after it, whole, and only then is the first note struck: so a process that dies in between
-//! leaves a note without an outcome, which says that somebody should look. What the daemon does by itself
-//! is not here: of that there are receipts.
+//! An action is written down before it is carried out, and is not carried out if that fails.
+//! Afterwards a second note with the outcome is written, and only then is the first one deleted. A
+//! process that dies in between therefore leaves a note without an outcome, which tells the reader
+//! that somebody should look. What the daemon does automatically is not in the audit log: receipts
+//! record that.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,76 +20,78 @@ use super::page::ReceiptCursor;
 /// The most entries in one page.
 pub const AUDIT_PAGE_MAX: usize = 1_000;
 
-/// The longest text of an outcome that is kept, in characters.
+/// The longest outcome that is stored, in characters; longer ones are cut.
 const OUTCOME_MAX: usize = 500;
 
 fn book() -> Name {
     Name::new("audit").expect("it is a name")
 }
 
-/// What somebody is about to do.
+/// An action that a person is about to take.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditAction {
-    /// The name of a token, `local`, or `cli:USER@HOST`.
+    /// Who takes the action: the name of a token, `local` without tokens, or `cli:USER@HOST`.
     pub who: String,
-    /// Whence, where it came over HTTP.
+    /// The client's address, if the action was requested over HTTP.
     pub from: Option<String>,
-    /// What.
+    /// The action: `brake release`, `sweep`, `restore`, ...
     pub what: String,
-    /// To what: a system, a receipt, a job.
+    /// What the action is applied to: a system, a receipt or a job.
     pub target: String,
-    /// The id that the request had.
+    /// The `X-Request-Id` of the HTTP request, if it had one.
     pub request: Option<String>,
 }
 
-/// As the note says it.
+/// The JSON text of a note in the store.
 #[derive(Serialize, Deserialize)]
 struct Written {
     #[serde(flatten)]
     deed: AuditAction,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
-    /// The first note, which this one takes the place of.
+    /// The number of the note without an outcome that this note replaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     of: Option<u64>,
 }
 
-/// One entry.
+/// One action in the audit log.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// The kind of the system.
+    /// The kind of the system that the action was applied to.
     pub kind: String,
-    /// The system.
+    /// The name of the system that the action was applied to.
     pub system: String,
-    /// Its number in the book of this system.
+    /// The number of the entry in the audit log of its system.
     pub seq: u64,
-    /// When it was written, on the store's clock.
+    /// When the entry was written, in milliseconds on the store's clock.
     pub at_ms: u64,
-    /// The name of a token, `local` without tokens, or `cli:USER@HOST`.
+    /// Who took the action: the name of a token, `local` without tokens, or `cli:USER@HOST`.
     pub who: String,
-    /// Whence, where it came over HTTP.
+    /// The client's address, if the action was requested over HTTP.
     pub from: Option<String>,
     /// What was done: `brake release`, `sweep`, `restore`, ...
     pub what: String,
-    /// To what: a system, a receipt, a job.
+    /// What the action is applied to: a system, a receipt or a job.
     pub target: String,
     /// The `X-Request-Id` of the request, if it had one.
     pub request: Option<String>,
-    /// What came of it; none: it is under way, or whoever did it died meanwhile.
+    /// The result of the action. Absent while the action is under way, or if the process that
+    /// carried it out died before it could record the result.
     pub outcome: Option<String>,
 }
 
-/// Entries, newest first.
+/// One page of the audit log, newest first.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AuditPage {
-    /// The entries.
+    /// The entries of this page, newest first.
     pub entries: Vec<AuditEntry>,
-    /// The cursor for the page after this one; none: there is nothing older.
+    /// The cursor of the next page; absent if there are no older entries.
     pub next: Option<String>,
 }
 
 impl LiveSystem {
-    /// Does `work`, between two notes. `tell` says what came of it.
+    /// Carries out `work` between two notes: one that announces it, and one with its outcome, which
+    /// `tell` puts into words. If the first note cannot be written, `work` is not carried out.
     pub async fn audited<T>(
         &self,
         deed: AuditAction,
@@ -106,11 +109,11 @@ impl LiveSystem {
         written.of = Some(first);
         self.tell_audit(&written);
         match self.note(&book(), &text(&written)).await {
-            // If it stays the reader sees that it was taken the place of.
+            // If the deletion fails, readers skip the first note, because the second one names it.
             Ok(_) => drop(self.strike(&book(), first).await),
             Err(error) => {
                 let id = self.id();
-                tracing::error!(target: "audit", system = %id, "the outcome was not noted: {error}");
+                tracing::error!(target: "audit", system = %id, "the outcome of an action was not written into the audit: {error}");
             }
         }
         done
@@ -151,7 +154,7 @@ pub async fn read(
         let system = live.id().to_string();
         let from = before.and_then(|cursor| cursor.get(&system));
         let notes = live.notes(&book(), NoteQuery { before: from, limit: limit + 1 }).await?;
-        // Whoever takes none of these goes on above them.
+        // If nothing of this system is on the page, reading resumes above its newest note.
         if let Some(start) = from.or(notes.first().map(|newest| newest.seq.saturating_add(1))) {
             cursor.set(&system, start);
         }
@@ -167,7 +170,8 @@ pub async fn read(
     Ok(AuditPage { entries: all, next: more.then(|| cursor.to_string()) })
 }
 
-/// What the notes say. One that another took the place of is left out.
+/// The entries that the notes hold. Notes that another note replaces, and notes that cannot be
+/// read, are left out.
 fn entries(id: &SystemId, notes: Vec<Note>) -> Vec<AuditEntry> {
     let read: Vec<(Note, Written)> = notes
         .into_iter()
@@ -190,7 +194,7 @@ fn entries(id: &SystemId, notes: Vec<Note>) -> Vec<AuditEntry> {
     .collect()
 }
 
-/// What came of something that was done to one thing, if that was there.
+/// The outcome of an action on a single thing: `done`, unless the thing did not exist.
 pub fn outcome(found: bool, done: &str) -> String {
     if found { done.to_owned() } else { "there was none".to_owned() }
 }

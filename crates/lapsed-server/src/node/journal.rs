@@ -1,5 +1,6 @@
-//! What happens in this process: told to the chronicle and the log, and the wake-up call for those who
-//! follow the receipts. Passes everything on to the metrics.
+//! Receives every event of the systems in this process. Records it in the status history and in the
+//! log, wakes the readers that follow the receipts, and forwards it to the next observer (the
+//! metrics).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +21,23 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Passes on to `next`.
+    /// A journal that forwards every event to `next`.
     pub fn new(next: Arc<dyn Observer>, clock: Arc<dyn Clock>) -> Self {
         Journal { next, chronicle: StatusHistory::new(clock), wake: watch::Sender::new(()) }
     }
 
-    /// The last pass of a system in this process.
+    /// The report of the last pass of a system in this process, if there was one.
     pub fn last_pass(&self, system: &SystemId) -> Option<PassReport> {
         self.chronicle.last_pass(system)
     }
 
-    /// What each system did lately.
+    /// The recent history of each system.
     pub fn chronicle(&self) -> &StatusHistory {
         &self.chronicle
     }
 
-    /// Changes whenever there may be new receipts. Says only that: they are read from the store.
+    /// Changes whenever there may be new receipts. The receipts themselves must be read from the
+    /// store.
     pub fn wakeups(&self) -> watch::Receiver<()> {
         self.wake.subscribe()
     }
@@ -114,7 +116,7 @@ fn log_reconciled(report: &ReconcileReport, ended: ReconcileEnd<'_>) {
     let drift = report.drift();
     match ended {
         ReconcileEnd::Failed(error) => {
-            tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciling broke off");
+            tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciliation failed before its end");
         }
         ReconcileEnd::Whole | ReconcileEnd::Part => {
             tracing::info!(%kind, %system, dry_run, examined, drift, finished, took_ms, "reconciled");

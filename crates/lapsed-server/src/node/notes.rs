@@ -1,5 +1,6 @@
-//! What is kept in the store for a system besides its entries: notes, marks, turns. Each call has the
-//! time limit of all others.
+//! What the store keeps for a system besides its entries: notes (numbered texts in named books),
+//! marks (named numbers that only grow) and turns (named locks that expire). Every call has the
+//! time limit of a store call.
 
 use lapsed_core::notes::{Note, NoteQuery};
 use lapsed_core::{Name, Result};
@@ -7,37 +8,37 @@ use lapsed_core::{Name, Result};
 use super::live::LiveSystem;
 
 impl LiveSystem {
-    /// Writes into a book; the number of the note.
+    /// Appends a note to a book. Returns the number of the note.
     pub async fn note(&self, book: &Name, text: &str) -> Result<u64> {
         self.call("note", self.store.notes().note(self.id(), book, text)).await
     }
 
-    /// Reads a book, the newest first.
+    /// Reads one page of a book, newest notes first.
     pub async fn notes(&self, book: &Name, query: NoteQuery) -> Result<Vec<Note>> {
         self.call("notes", self.store.notes().notes(self.id(), book, query)).await
     }
 
-    /// Strikes a note out; whether it was there.
+    /// Deletes a note. Returns whether it existed.
     pub async fn strike(&self, book: &Name, seq: u64) -> Result<bool> {
         self.call("strike", self.store.notes().delete_note(self.id(), book, seq)).await
     }
 
-    /// Where a mark stands.
+    /// The value of a mark; `None` if it was never set.
     pub async fn mark(&self, name: &Name) -> Result<Option<u64>> {
         self.call("mark", self.store.notes().mark(self.id(), name)).await
     }
 
-    /// Moves a mark, never back; where it stands now.
+    /// Raises a mark to `to`; a mark never goes back. Returns its value afterwards.
     pub async fn advance_mark(&self, name: &Name, to: u64) -> Result<u64> {
         self.call("advance_mark", self.store.notes().advance_mark(self.id(), name, to)).await
     }
 
-    /// Takes or renews a turn; false while somebody else has it.
+    /// Takes or renews a turn for `ttl_ms`. Returns false while another holder has it.
     pub async fn take_turn(&self, name: &Name, holder: &str, ttl_ms: u64) -> Result<bool> {
         self.call("take_turn", self.store.notes().take_turn(self.id(), name, holder, ttl_ms)).await
     }
 
-    /// Ends a turn, if it is still `holder`'s.
+    /// Ends a turn, if `holder` still has it.
     pub async fn end_turn(&self, name: &Name, holder: &str) -> Result<()> {
         self.call("end_turn", self.store.notes().end_turn(self.id(), name, holder)).await
     }

@@ -1,10 +1,10 @@
-//! What each system did lately, in this process: how much was reclaimed and how late in slices of ten
-//! seconds over an hour, and the last passes. For whoever comes in the middle of the night and asks
-//! since when.
+//! The recent history of each system in this process: how many entries were reclaimed and how late,
+//! in slices of ten seconds over one hour, and the last passes. It answers the question since when
+//! something has been going wrong.
 //!
-//! Bounded whatever happens: a slice is a few numbers, only slices in which something happened are
-//! kept, and passes that found nothing to do count as one. Nothing here is read back by a pass; what
-//! matters is in the store's receipts.
+//! Memory is bounded: a slice is a few numbers, only slices in which something was reclaimed are
+//! kept, and consecutive passes that found nothing to do are kept as one. No pass reads this
+//! history; the durable record is the receipts in the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,32 +18,32 @@ use utoipa::ToSchema;
 
 use crate::http::schemas;
 
-/// How long a slice is.
+/// The length of one slice, in milliseconds.
 pub const SLICE_MS: u64 = 10_000;
 
-/// How many slices make an hour.
+/// How many slices are kept: one hour of them.
 const SLICES: u64 = 360;
 
-/// How many passes are kept.
+/// How many passes of each system are kept.
 const PASSES: usize = 50;
 
-/// What one system did lately.
+/// The recent history of one system in the process that answers.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = History)]
 pub struct HistoryResponse {
-    /// Its name.
+    /// The name of the system.
     pub system: String,
-    /// Its kind.
+    /// The kind of the system.
     pub kind: String,
-    /// How long a sample is.
+    /// The length of the time slice that one sample covers, in milliseconds.
     pub slice_ms: u64,
-    /// How far back the samples reach, on this process's wall clock.
+    /// The start of the time that the samples cover, in milliseconds on this process's wall clock.
     pub since_ms: u64,
-    /// Now, on the same clock.
+    /// The time of the answer, in milliseconds on this process's wall clock.
     pub now_ms: u64,
-    /// Oldest first; none for a time in which nothing was reclaimed.
+    /// The samples, oldest first. Slices in which nothing was reclaimed have no sample.
     pub samples: Vec<HistorySample>,
-    /// The newest first.
+    /// The last passes, newest first.
     pub passes: Vec<Passed>,
 }
 
@@ -51,26 +51,28 @@ pub struct HistoryResponse {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Sample)]
 pub struct HistorySample {
-    /// When it began, on this process's wall clock.
+    /// The start of the slice, in milliseconds on this process's wall clock.
     pub at_ms: u64,
-    /// How many were reclaimed.
+    /// How many entries were reclaimed in the slice.
     pub reclaimed: u64,
-    /// Half of the dead were at most so late; none when all of them had left gracefully.
+    /// The median lag: the time from an entry's deadline to its reclaim. Absent if all of the
+    /// entries' owners had left gracefully.
     pub lag_p50_ms: Option<u64>,
-    /// 99 % of them were at most so late.
+    /// The 99th percentile of the lag.
     pub lag_p99_ms: Option<u64>,
-    /// None was later.
+    /// The largest lag in the slice.
     pub lag_max_ms: Option<u64>,
 }
 
-/// One pass, and how many like it went before.
+/// One pass, and how many idle passes before it are not listed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Passed {
-    /// Its account.
+    /// The report of the pass.
     #[serde(flatten)]
     #[schema(inline, value_type = schemas::PassReport)]
     pub report: PassReport,
-    /// How many passes in a row before it found nothing to do either, and are not listed.
+    /// How many consecutive passes immediately before this one found nothing to do either; they are
+    /// not listed.
     pub repeated: u64,
 }
 
@@ -81,30 +83,31 @@ pub struct StatusHistory {
 }
 
 impl StatusHistory {
-    /// Nothing has happened yet.
+    /// An empty history.
     pub fn new(clock: Arc<dyn Clock>) -> StatusHistory {
         StatusHistory { clock, systems: Mutex::default() }
     }
 
-    /// Something was reclaimed. Those who left gracefully are not late.
+    /// Records that an entry was reclaimed `late_ms` after its deadline. The lag of an entry whose
+    /// owner left gracefully is not recorded.
     pub fn reclaimed(&self, system: &SystemId, reason: Reason, late_ms: u64) {
         let late_ms = (reason != Reason::OwnerRetired).then_some(late_ms);
         let slice = self.mono_ms() / SLICE_MS;
         self.with(system, |strand| strand.count(slice, late_ms));
     }
 
-    /// A pass ended.
+    /// Records the report of a pass that ended.
     pub fn passed(&self, report: PassReport) {
         let Ok(system) = SystemId::new(report.kind, &report.system) else { return };
         self.with(&system, |strand| strand.pass(report));
     }
 
-    /// The last pass.
+    /// The report of the last pass of a system, if there was one.
     pub fn last_pass(&self, system: &SystemId) -> Option<PassReport> {
         self.lock().get(system)?.passes.back().map(|passed| passed.report.clone())
     }
 
-    /// What is known of one system; nothing happened, if nothing is.
+    /// The recent history of one system; empty if nothing was recorded of it.
     pub fn history(&self, system: &SystemId) -> HistoryResponse {
         let (mono_ms, now_ms) = (self.mono_ms(), self.clock.wall_ms());
         let slice = mono_ms / SLICE_MS;
@@ -124,7 +127,8 @@ impl StatusHistory {
         }
     }
 
-    /// By the clock that never goes back: a wall clock that is set must not mix up the slices.
+    /// Milliseconds on the monotonic clock: slices must not be mixed up when somebody sets the wall
+    /// clock.
     fn mono_ms(&self) -> u64 {
         self.clock.mono().as_millis() as u64
     }
@@ -138,14 +142,14 @@ impl StatusHistory {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SystemId, Strand>> {
-        self.systems.lock().expect("no holder of the chronicle's lock panics")
+        self.systems.lock().expect("no holder of the history's lock panics")
     }
 }
 
-/// One system's.
+/// The recent history of one system.
 #[derive(Default)]
 struct Strand {
-    /// The slice that is being counted, and what it has so far.
+    /// The current slice: its number and what was recorded in it so far.
     open: Option<(u64, Lags)>,
     closed: VecDeque<(u64, Tally)>,
     passes: VecDeque<Passed>,
@@ -181,7 +185,7 @@ impl Strand {
         }
     }
 
-    /// How many slices ago, and what; oldest first.
+    /// The slices of the last hour, oldest first: how many slices ago each was, and its numbers.
     fn samples(&self, now: u64) -> Vec<(u64, Tally)> {
         let open = self.open.iter().map(|(slice, lags)| (*slice, lags.tally()));
         let all = self.closed.iter().cloned().chain(open);
@@ -191,7 +195,7 @@ impl Strand {
     }
 }
 
-/// Nothing to do, and nothing to tell.
+/// Whether a pass found nothing to do and has nothing to report.
 fn is_idle(report: &PassReport) -> bool {
     report.stopped == Stopped::Done
         && report.suspects == 0
@@ -201,7 +205,7 @@ fn is_idle(report: &PassReport) -> bool {
         && report.detail.is_none()
 }
 
-/// What is kept of a slice.
+/// The numbers that are kept of a finished slice.
 #[derive(Clone, Copy)]
 struct Tally {
     reclaimed: u64,
@@ -221,8 +225,8 @@ impl Tally {
     }
 }
 
-/// Lags of any number of reclaims in the room of a few hundred: eight steps to each doubling, so that
-/// a percentile is off by an eighth at the most.
+/// A histogram of lags with a fixed size for any number of reclaims. Each doubling of the lag is
+/// divided into eight steps, so that a percentile is wrong by at most an eighth.
 struct Lags {
     steps: Box<[u32; STEPS]>,
     reclaimed: u64,
@@ -254,7 +258,7 @@ impl Lags {
         Tally { reclaimed: self.reclaimed, lag: (self.late > 0).then_some(lag) }
     }
 
-    /// The end of the step in which so many of a hundred lie.
+    /// The percentile `share` (0 to 100) of the lags: the largest lag of the step in which it lies.
     fn percentile(&self, share: u64) -> u64 {
         let wanted = (self.late * share).div_ceil(100);
         let mut seen = 0;
@@ -276,7 +280,7 @@ fn step_of(ms: u64) -> usize {
     8 + doubling * 8 + ((ms >> doubling) & 7) as usize
 }
 
-/// The largest lag of a step.
+/// The largest lag that belongs to a step, in milliseconds.
 fn last_of(step: usize) -> u64 {
     if step < 8 {
         return step as u64;

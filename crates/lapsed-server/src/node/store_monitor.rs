@@ -1,8 +1,8 @@
-//! How a store is: whether it answers, how fast, and how far its clock is from this host's.
+//! The health of a store: whether it answers, how fast, and how far its clock is from this host's.
 //!
-//! A probe has a time limit, and its answer is everybody's for a while: whoever comes meanwhile waits
-//! for the one that is under way, so that many who look cost the store no more than one. Asking changes
-//! nothing, and no pass waits for it.
+//! A probe has a time limit, and its result is reused for a while. Callers that come during a probe
+//! wait for it instead of starting another, so that any number of viewers costs the store one
+//! probe. A probe changes nothing, and no pass waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,43 +17,45 @@ use utoipa::ToSchema;
 use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
 
-/// How long a store may take to answer.
+/// How long a probe waits for the store's answer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// For how long an answer is good.
+/// How long the result of a probe is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The same where every request has a price.
+/// How long the result is reused where every request to the store costs money.
 const FRESH_PRICED: Duration = Duration::from_secs(15);
 
-/// How a store is.
+/// The health of one store, as its last probe found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreHealth {
-    /// Its name in the configuration.
+    /// The name of the store in the configuration.
     pub name: String,
-    /// Where it is, without secrets.
+    /// The address of the store, without secrets.
     pub place: String,
-    /// The systems that use it, as `KIND/NAME`.
+    /// The systems that use the store, as `KIND/NAME`.
     pub systems: Vec<String>,
-    /// Whether it answers.
+    /// Whether the store answered the probe.
     pub answers: bool,
-    /// How long the answer took, or how long one was waited for.
+    /// How long the store took to answer, or how long the probe waited in vain, in microseconds.
     pub latency_us: u64,
-    /// What it says it is; none while it does not answer.
+    /// The software and version that the store reports; absent while it does not answer.
     pub engine: Option<String>,
-    /// Which life of the store this is.
+    /// The incarnation of the store: it changes each time the store is opened or restarted.
     pub incarnation: Option<String>,
-    /// How far its clock is ahead of this host's (behind, if negative), within half the latency.
+    /// How far the store's clock is ahead of this host's in milliseconds (negative: behind),
+    /// accurate to half the latency.
     pub clock_offset_ms: Option<i64>,
-    /// Since when it has been serving without a gap, on its clock; none where it does not say.
+    /// Since when the store has been serving without interruption, on its own clock; absent where
+    /// the store does not say.
     pub serving_since_ms: Option<u64>,
-    /// When it was asked, on this process's wall clock.
+    /// When the probe began, in milliseconds on this process's wall clock.
     pub checked_ms: u64,
-    /// Why it does not answer.
+    /// Why the store does not answer.
     pub error: Option<String>,
 }
 
-/// One store, to be asked how it is.
+/// Probes one store on demand.
 pub struct StoreMonitor {
     name: String,
     place: String,
@@ -65,7 +67,7 @@ pub struct StoreMonitor {
 }
 
 impl StoreMonitor {
-    /// Of `store`, that `systems` use.
+    /// A monitor of `store`, which `systems` use. Nothing is probed yet.
     pub fn new(
         config: &StoreConfig,
         store: &OpenStore,
@@ -83,7 +85,7 @@ impl StoreMonitor {
         }
     }
 
-    /// How it is now, or was a moment ago.
+    /// The result of the last probe if it is recent enough, otherwise of a new probe.
     pub async fn take(&self) -> StoreHealth {
         let mut last = self.last.lock().await;
         let fresh = if self.object.is_some() { FRESH_PRICED } else { FRESH };
@@ -125,7 +127,8 @@ impl StoreMonitor {
         }
     }
 
-    /// Of an object store's clock only bounds are known: the middle between them.
+    /// The clock offset of an object store. Only bounds of it are known; this is the middle between
+    /// them.
     fn bounds_ms(&self) -> Option<i64> {
         let offset = self.object.as_ref()?.store().offset()?;
         Some((offset.lo_ms + offset.hi_ms) / 2)
@@ -146,7 +149,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers after 40 ms, five seconds ahead; nothing when it is told to be silent.
+    /// A store that answers after 40 ms with a clock that is five seconds ahead; it does not answer
+    /// at all when `silent` is set.
     struct Slow {
         clock: ManualClock,
         asked: AtomicU64,

@@ -1,4 +1,4 @@
-//! The chronicle on a clock that is moved by hand.
+//! Tests of the status history on a clock that the test moves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
