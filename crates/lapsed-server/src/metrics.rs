@@ -1,5 +1,6 @@
-//! Metrics: the uniform series of every system, and the originals' own. All that is counted
-//! here comes from what the store answered; gauges are read anew at every scrape.
+//! Metrics: the series that every system has, and those of single kinds under the names that the
+//! original applications use. Counters count what the store has confirmed; gauges are read from the
+//! store at every scrape.
 
 mod drift;
 mod events;
@@ -39,7 +40,7 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 type Histograms = Family<OfSystem, Histogram, fn() -> Histogram>;
 
-/// Every series there is.
+/// All metric series of this process.
 pub struct Metrics {
     registry: Mutex<Registry>,
     reclaimed: Family<ByReason, Counter>,
@@ -63,23 +64,24 @@ pub struct Metrics {
 
 /// The series that only one kind of system has. They count what happened to systems of that kind only.
 pub trait KindMetrics: Any + Send + Sync {
-    /// Adds what is there from the start, whether or not there is a system of this kind.
+    /// Registers series that exist even if there is no system of this kind.
     fn register(&self, _to: &mut Registry) {}
 
-    /// Makes the series of one system appear at zero. Those that wait for the first system of the kind are
-    /// registered by it. The encoder appends `_total` to the name of a counter by itself.
+    /// Makes the series of one system appear with the value zero, and registers series that only
+    /// exist once there is a system of this kind. The encoder appends `_total` to the names of
+    /// counters.
     fn introduce(&self, _of: &OfSystem, _to: &mut Registry) {}
 
-    /// An entry was reclaimed.
+    /// Counts an entry that a pass reclaimed.
     fn reclaimed(&self, _of: &OfSystem, _receipt: &Receipt) {}
 
-    /// An operation met something that was over, and cleared it.
+    /// Counts an expired entry that an operation found and cleared.
     fn cleared(&self, _of: &OfSystem, _reason: Reason) {}
 
-    /// A pass ended that was no dry run.
+    /// Counts a pass that ended; dry runs are not counted.
     fn passed(&self, _report: &PassReport) {}
 
-    /// One page of an index was compared with the truth.
+    /// Counts one page of an index that was compared with the truth.
     fn healed(&self, _page: &Reconciled) {}
 }
 
@@ -92,7 +94,7 @@ const STOPPED: &[Stopped] = &[
     Stopped::Error,
 ];
 
-/// From a moment to a night: what an overdue entry may have waited.
+/// Buckets from 10 ms to 8 h, the range of times that an overdue entry may wait for its reclaim.
 fn lag_histogram() -> Histogram {
     Histogram::new([
         0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 28800.0,
@@ -104,7 +106,7 @@ fn pass_histogram() -> Histogram {
 }
 
 impl Metrics {
-    /// All series at zero; `own` are those of the kinds of system.
+    /// All series at zero; `own` holds the series of the kinds of system.
     pub fn new(clock: Arc<dyn Clock>, own: Vec<(Kind, Box<dyn KindMetrics>)>) -> Metrics {
         let metrics = Metrics {
             registry: Mutex::default(),
@@ -131,12 +133,17 @@ impl Metrics {
         metrics
     }
 
-    /// The encoder appends `_total` to the name of a counter by itself.
+    /// Registers the series that every system has. The encoder appends `_total` to the names of
+    /// counters.
     fn register(&self) {
         let mut registry = self.lock();
         let to = &mut *registry;
         to.register("lapsed_reclaimed", "Entries reclaimed, by reason", self.reclaimed.clone());
-        to.register("lapsed_suspects", "Entries of the overdue and ended", self.suspects.clone());
+        to.register(
+            "lapsed_suspects",
+            "Entries of owners that are overdue or have ended",
+            self.suspects.clone(),
+        );
         let help = "How long the longest overdue suspect is past its deadline";
         to.register("lapsed_oldest_suspect_seconds", help, self.oldest_seconds.clone());
         to.register("lapsed_population", "Entries there are", self.population.clone());
@@ -150,7 +157,7 @@ impl Metrics {
         );
         to.register("lapsed_pass", "Passes, by why they stopped", self.passes.clone());
         to.register("lapsed_brake", "0 open, 0.5 opening in steps, 1 held", self.brake.clone());
-        let help = "How often somebody declared dead came back and was told so";
+        let help = "Calls rejected because their owner had been declared dead";
         to.register("lapsed_zombie_rejected", help, self.zombies.clone());
         to.register(
             "lapsed_store_errors",
@@ -162,7 +169,8 @@ impl Metrics {
         self.own.iter().for_each(|(_, own)| own.register(to));
     }
 
-    /// Makes the series of a system appear at zero, so that a rate can be taken from the first on.
+    /// Makes the series of a system appear with the value zero, so that a rate can be computed from
+    /// the first event on.
     pub fn introduce(&self, system: &SystemId) {
         let of = OfSystem::of(system);
         for reason in Reason::ALL {
@@ -186,17 +194,17 @@ impl Metrics {
         self.own.iter().find(|(of, _)| *of == kind).map(|(_, own)| &**own)
     }
 
-    /// The series of one kind, by their type.
+    /// The series of one kind, found by their type.
     pub fn of<T: KindMetrics>(&self) -> Option<&T> {
         self.own.iter().find_map(|(_, own)| (&**own as &dyn Any).downcast_ref())
     }
 
-    /// The same for what only a system with an index has.
+    /// Makes the series of reconciliation appear at zero, for a system that has an index.
     pub fn introduce_index(&self, system: &SystemId) {
         self.drift.introduce(&OfSystem::of(system));
     }
 
-    /// The gauges of one system, as they are now.
+    /// Sets the gauges of one system to the current values.
     pub fn gauge(&self, system: &SystemId, census: &Census, verdict: &BrakeVerdict) {
         let of = OfSystem::of(system);
         self.suspects.get_or_create(&of).set(census.suspects as i64);
@@ -218,24 +226,25 @@ impl Metrics {
         }
     }
 
-    /// Whether the store of a system answered a scrape, and after how long.
+    /// Records whether the store of a system answered during a scrape, and how long it took.
     pub fn store_answered(&self, system: &SystemId, answers: bool, took: Duration) {
         self.standing.store(&OfSystem::of(system), answers, took);
     }
 
-    /// What the operator said to the brake, and whether this process leads; none where nobody does.
+    /// Records the operator's setting of the brake, and whether this process leads; `None` outside
+    /// leader mode.
     pub fn stand(&self, system: &SystemId, brake: BrakeSetting, leads: Option<bool>) {
         let of = OfSystem::of(system);
         self.standing.brake(&of, brake);
         self.standing.lead(&of, leads);
     }
 
-    /// The same for an object store.
+    /// Makes the series of an object store appear at zero.
     pub fn introduce_store(&self, store: &str) {
         self.requests.introduce(store, &mut self.lock());
     }
 
-    /// The series of requests to the stores where each request has a price.
+    /// The series of requests to object stores, where each request costs money.
     pub fn requests(&self) -> &Requests {
         &self.requests
     }
@@ -245,13 +254,13 @@ impl Metrics {
         &self.events
     }
 
-    /// The series of one webhook.
+    /// Makes the series of a webhook appear at zero, and returns them.
     pub fn introduce_webhook(&self, webhook: &Name) -> WebhookSeries {
         self.webhooks.introduce(webhook, &mut self.lock());
         self.webhooks.of(webhook)
     }
 
-    /// All series as text.
+    /// Encodes all series in the OpenMetrics text format.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         text::encode(&mut text, &self.lock()).expect("writing to a string cannot fail");

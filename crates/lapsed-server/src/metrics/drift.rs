@@ -1,4 +1,5 @@
-//! ReconcileSeries: how far indexes and their truths had come apart, and what was done about it.
+//! The series of reconciliation: how far indexes and their truths had drifted apart, and what was
+//! repaired.
 
 use lapsed_core::reconcile::{Healed, ReconcileEnd, ReconcileReport, Reconciled};
 use lapsed_core::sweep::PassMode;
@@ -9,10 +10,10 @@ use prometheus_client::registry::Registry;
 
 use super::labels::{ByChange, ByEnded, OfSystem};
 
-/// How a reconciliation can end.
+/// The values of the label `ended`: how a reconciliation can end.
 const ENDED: &[&str] = &["agree", "drift", "part", "error"];
 
-/// The series of reconciling.
+/// The series of the reconciliation of all systems.
 #[derive(Default)]
 pub struct ReconcileSeries {
     drift: Family<OfSystem, Gauge>,
@@ -28,7 +29,7 @@ impl ReconcileSeries {
         to.register("lapsed_reconcile", "Reconciliations, by how they ended", self.runs.clone());
     }
 
-    /// At zero, for a system that has an index.
+    /// Makes the series appear at zero, for a system that has an index.
     pub fn introduce(&self, of: &OfSystem) {
         drop(self.drift.get_or_create(of));
         for change in Healed::ALL {
@@ -39,7 +40,7 @@ impl ReconcileSeries {
         }
     }
 
-    /// One page: only what was really changed counts.
+    /// Counts one page. Dry runs change nothing and are not counted.
     pub fn page(&self, of: &OfSystem, page: &Reconciled, act: PassMode) {
         if act == PassMode::DryRun {
             return;
@@ -49,7 +50,7 @@ impl ReconcileSeries {
         }
     }
 
-    /// A run that did not look at everything says nothing of the drift.
+    /// Counts a run that ended. Only a run that examined everything sets the gauge of the drift.
     pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, ended: ReconcileEnd<'_>) {
         let word = match (ended, report.agree) {
             (ReconcileEnd::Failed(_), _) => "error",

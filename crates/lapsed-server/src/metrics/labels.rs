@@ -1,5 +1,5 @@
-//! The labels of the uniform series. Systems of different kinds may have the same name, so every
-//! series has both: `system` first, `kind` last.
+//! The labels of the series that every system has. Systems of different kinds may have the same
+//! name, so every series has both labels: `system` first, `kind` last.
 
 use lapsed_core::SystemId;
 use lapsed_core::receipt::Reason;

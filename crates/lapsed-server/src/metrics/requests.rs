@@ -1,5 +1,5 @@
-//! What was asked of object stores, and what time it is there. The series appear with the first of
-//! them.
+//! The series of object stores: requests that were sent, and the offset of the store's clock. They
+//! are registered with the first object store.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,8 @@ struct ByBound {
     bound: &'static str,
 }
 
-/// The series of object stores. The stores count; here it is only shown.
+/// The series of object stores. The stores do the counting; the series copy their counts at each
+/// scrape.
 #[derive(Default)]
 pub struct Requests {
     shown: OnceLock<()>,
@@ -42,12 +43,13 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// The encoder appends `_total` to the name of a counter by itself, and the unit to a gauge.
+    /// Makes the series of one store appear at zero. The encoder appends `_total` to the names of
+    /// counters, and the unit to those of gauges.
     pub fn introduce(&self, store: &str, to: &mut Registry) {
         self.shown.get_or_init(|| {
             let help = "Requests sent to object stores, by kind";
             to.register("lapsed_store_requests", help, self.requests.clone());
-            let help = "Requests that the store answered with: slow down";
+            let help = "Requests that the store refused because there were too many";
             to.register("lapsed_store_throttled", help, self.throttled.clone());
             let help = "Requests that were not sent, because the budget of the hour was used up";
             to.register("lapsed_store_withheld", help, self.withheld.clone());

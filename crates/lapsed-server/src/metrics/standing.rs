@@ -1,6 +1,6 @@
-//! How the daemon and its systems stand: which build since when, who leads, whether the store
-//! answers and how fast, and whether somebody moved the brake by hand. All read at a scrape, by calls
-//! that it makes anyway.
+//! The state of the daemon and its systems: version and start time, who leads, whether the store
+//! answers and how fast, and whether the operator has set the brake. Everything is set at a scrape,
+//! from calls that the scrape makes anyway.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::labels::{BySetting, OfSystem};
 
 type Seconds = Gauge<f64, AtomicU64>;
 
-/// The series of how things stand.
+/// The series of the daemon's and the systems' state.
 #[derive(Default)]
 pub struct StandingSeries {
     by_hand: Family<BySetting, Gauge>,
@@ -25,10 +25,11 @@ pub struct StandingSeries {
 }
 
 impl StandingSeries {
-    /// `started_ms` is when the process began, on its wall clock.
+    /// Registers the series. `started_ms` is the start of the process, in milliseconds on its wall
+    /// clock.
     pub fn register(&self, to: &mut Registry, started_ms: u64) {
         let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-        to.register("lapsed_build", "Which build this is", build);
+        to.register("lapsed_build", "The version of lapsed", build);
         let started = ConstGauge::new(started_ms as f64 / 1e3);
         let help = "When the process began, in seconds since 1970";
         to.register("process_start_time_seconds", help, started);
@@ -42,7 +43,7 @@ impl StandingSeries {
         to.register("lapsed_store_answer_seconds", help, self.answer_seconds.clone());
     }
 
-    /// What the operator said to the brake.
+    /// Sets the gauge of the operator's setting of the brake.
     pub fn brake(&self, of: &OfSystem, setting: BrakeSetting) {
         let (held, released) =
             (setting == BrakeSetting::Hold, matches!(setting, BrakeSetting::Release { .. }));
@@ -51,14 +52,14 @@ impl StandingSeries {
         }
     }
 
-    /// Whether this process leads; nothing to say where nobody does.
+    /// Sets whether this process leads; does nothing outside leader mode (`None`).
     pub fn lead(&self, of: &OfSystem, leads: Option<bool>) {
         if let Some(leads) = leads {
             self.leads.get_or_create(of).set(i64::from(leads));
         }
     }
 
-    /// Whether the store answered, and how long that took.
+    /// Sets whether the store answered, and how long that took.
     pub fn store(&self, of: &OfSystem, answers: bool, took: Duration) {
         self.store_up.get_or_create(of).set(i64::from(answers));
         self.answer_seconds.get_or_create(of).set(took.as_secs_f64());

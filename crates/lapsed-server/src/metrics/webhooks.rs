@@ -1,4 +1,4 @@
-//! What webhooks were told, and how late they are. The series appear with the first of them.
+//! The series of webhooks: deliveries and their lag. They are registered with the first webhook.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +24,7 @@ struct OfRoute {
     kind: &'static str,
 }
 
-/// The series of all webhooks. Clones count together.
+/// The series of all webhooks. Clones share their counts.
 #[derive(Default)]
 pub struct WebhooksSeries {
     shown: OnceLock<()>,
@@ -33,12 +33,14 @@ pub struct WebhooksSeries {
 }
 
 impl WebhooksSeries {
-    /// The encoder appends `_total` to the name of a counter by itself.
+    /// Makes the series of one webhook appear at zero. The encoder appends `_total` to the names of
+    /// counters.
     pub fn introduce(&self, webhook: &Name, to: &mut Registry) {
         self.shown.get_or_init(|| {
             let help = "Tries at deliveries to webhooks, and deliveries that were given up";
             to.register("lapsed_webhook_deliveries", help, self.deliveries.clone());
-            let help = "How long the oldest receipt that a webhook is being told of has waited";
+            let help =
+                "How long the oldest receipt that is being delivered to a webhook has waited";
             to.register("lapsed_webhook_lag_seconds", help, self.lag_seconds.clone());
         });
         for outcome in ["delivered", "failed", "dead"] {
@@ -69,7 +71,7 @@ impl WebhookSeries {
         self.deliveries.get_or_create(&labels).inc();
     }
 
-    /// How late it is with one system.
+    /// Sets how late the webhook is with the receipts of one system.
     pub fn lag(&self, system: &SystemId, lag: Duration) {
         let SystemId { kind, name } = system;
         let labels = OfRoute {

@@ -1,4 +1,4 @@
-//! One system, opened: what the routes and the commands ask of it, whatever its kind.
+//! One opened system: the operations that routes and commands use on a system of any kind.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex};
@@ -24,24 +24,25 @@ use crate::config::common::SystemSettings;
 use crate::config::origin::Show;
 use crate::stores::OpenStore;
 
-/// How many of the newest receipts the lag is taken from.
+/// How many of the newest receipts the lag in the status is computed from.
 const LAG_SAMPLES: usize = 1_000;
 
-/// A release lasts at least so long, unless told.
+/// The shortest default duration of a brake's release.
 const RELEASE_MIN: Duration = Duration::from_secs(600);
 
 /// The most entries that a report of a pass may list.
 pub const LIST_MAX: usize = 100_000;
 
-/// What a system is opened on.
+/// What a system is built with: its stores, the clock and the journal of the process.
 pub struct LiveContext<'a> {
     pub store: &'a OpenStore,
-    /// The store of what is derived from it, where that is another one.
+    /// The store of the mirror, which is derived from the main store; `None` if the system has no
+    /// mirror in another store.
     pub mirror: Option<&'a OpenStore>,
     pub clock: Arc<dyn Clock>,
     pub journal: Arc<Journal>,
     pub process: &'a str,
-    /// Whether passes are only run when somebody gives the command: they do not wait for idleness.
+    /// Whether passes are only run by command. Such passes do not wait until the system is idle.
     pub by_hand: bool,
 }
 
@@ -62,7 +63,7 @@ pub struct LiveSystem {
 }
 
 impl LiveSystem {
-    /// Builds it from its plan.
+    /// Builds a system from its plan.
     pub fn build(plan: &dyn SystemPlan, ground: LiveContext<'_>) -> Result<LiveSystem> {
         let common = plan.common().clone();
         let LiveContext { store: opened, mirror, clock, journal, process, by_hand } = ground;
@@ -110,32 +111,33 @@ impl LiveSystem {
         &self.common.id
     }
 
-    /// The name of its store.
+    /// The name of the system's store in the configuration.
     pub fn store_name(&self) -> &str {
         &self.common.store
     }
 
-    /// Whether every look at its store is paid for.
+    /// Whether every request to the system's store costs money.
     pub fn is_metered(&self) -> bool {
         self.is_metered
     }
 
-    /// The kind's own operations.
+    /// The operations that only this kind of system has; `None` if `T` is not their type.
     pub fn operations<T: 'static>(&self) -> Option<&T> {
         self.operations.downcast_ref()
     }
 
-    /// The same, to be kept.
+    /// The operations of the kind as a shared pointer; `None` if `T` is not their type.
     pub fn share_operations<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.operations.clone().downcast().ok()
     }
 
-    /// Its owners, where its kind has any.
+    /// The operations on owners; `None` for a kind without owners.
     pub fn owner_service(&self) -> Option<&OwnerService> {
         self.system.owner_service()
     }
 
-    /// The name of the store of what is derived from it, where that is another one.
+    /// The name of the mirror's store in the configuration; `None` if the system has no mirror in
+    /// another store.
     pub fn mirror_name(&self) -> Option<&str> {
         self.common.mirror.as_deref()
     }
@@ -144,7 +146,8 @@ impl LiveSystem {
         &self.sweeper
     }
 
-    /// Makes its index agree with its truth, where it has one.
+    /// What makes the system's index agree with its truth; `Unsupported` for a system without an
+    /// index.
     pub fn reconciler(&self) -> Result<&Arc<Reconciler>> {
         self.reconciler.as_ref().ok_or_else(|| Error::Unsupported {
             operation: "reconciling: it keeps no index besides its truth, so the two cannot drift \
@@ -154,39 +157,41 @@ impl LiveSystem {
         })
     }
 
-    /// The candidate, in leader mode; whoever takes it first runs it.
+    /// The candidacy for leadership in leader mode, `None` otherwise. Only the first caller gets it
+    /// and must run it.
     pub fn take_campaign(&self) -> Option<Campaign> {
         self.campaign.lock().expect("no holder of this lock panics").take()
     }
 
-    /// Who is there, and what the brake says to it.
+    /// Counts owners, entries and suspects in the store.
     pub async fn census(&self) -> Result<Census> {
         self.call("census", self.sweep.census()).await
     }
 
-    /// The same, and how long the store took to answer.
+    /// Takes the census, and measures how long the store took to answer.
     pub async fn timed_census(&self) -> (Result<Census>, Duration) {
         let asked = self.clock.mono();
         let census = self.census().await;
         (census, self.clock.mono().saturating_sub(asked))
     }
 
-    /// The brake as it stands; `preview` changes nothing.
+    /// What the brake would decide for `census`. Changes nothing.
     pub fn verdict(&self, census: &Census) -> BrakeVerdict {
         self.brake.preview(census)
     }
 
-    /// What the operator said to the brake, as it was last read from the store.
+    /// The operator's setting of the brake, as it was last read from the store.
     pub fn brake_setting(&self) -> BrakeSetting {
         self.brake.setting()
     }
 
-    /// What the store says of itself.
+    /// The store's engine, incarnation and clock, read from the store.
     pub async fn store_info(&self) -> Result<StoreInfo> {
         self.call("info", self.store.info()).await
     }
 
-    /// Everything about it. A store that does not answer is part of the answer.
+    /// The complete status of the system. If the store does not answer, the status says so and
+    /// lacks what only the store knows.
     pub async fn status(&self) -> SystemStatus {
         let SystemSettings { id, policy, threshold, store, .. } = &self.common;
         let mut status = SystemStatus {
@@ -233,7 +238,8 @@ impl LiveSystem {
         Ok(())
     }
 
-    /// One pass now. In leader mode outside the daemon, first asks for the term.
+    /// Runs one pass now. In leader mode outside the daemon, it first asks for the leader's term
+    /// and resigns afterwards.
     pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
         if act == PassMode::Reclaim {
             self.hooks.before_pass(self).await;
@@ -254,7 +260,8 @@ impl LiveSystem {
         report
     }
 
-    /// Why a pass that found nothing may not be the last word: what the brake says while it holds.
+    /// The brake's explanation, if the brake holds: a pass that reclaimed nothing may have found
+    /// suspects that the brake protects.
     async fn held_words(&self) -> Option<String> {
         let census = self.census().await.ok().filter(|census| census.population > 0)?;
         match self.verdict(&census) {
@@ -263,7 +270,7 @@ impl LiveSystem {
         }
     }
 
-    /// Why `key` is, or is not, dead.
+    /// Explains why the entry `key` would, or would not, be reclaimed now.
     pub async fn explain(&self, key: &str) -> Result<Explanation> {
         self.refresh_brake().await?;
         let mut explanation = self.system.explain(key).await?;
@@ -273,7 +280,7 @@ impl LiveSystem {
         Ok(explanation)
     }
 
-    /// Puts back what a receipt removed.
+    /// Puts back the entry that was reclaimed with receipt `seq`.
     pub async fn restore(&self, seq: u64) -> Result<Restored> {
         self.system.restore(seq).await
     }
@@ -286,7 +293,7 @@ impl LiveSystem {
         self.call("receipt", self.store.receipt(self.id(), seq)).await
     }
 
-    /// What the operator said, and what the brake does.
+    /// The operator's setting of the brake, and what the brake does now.
     pub async fn brake_status(&self) -> Result<BrakeStatus> {
         let census = self.census().await?;
         self.brake_status_for(&census).await
@@ -297,7 +304,7 @@ impl LiveSystem {
         Ok(BrakeStatus::of(self.id(), setting, &self.verdict(census), census.now_ms))
     }
 
-    /// What the operator says.
+    /// Stores the operator's setting of the brake. Returns the brake's status afterwards.
     pub async fn set_brake(&self, order: BrakeOrder) -> Result<BrakeStatus> {
         let setting = match order {
             BrakeOrder::Auto => BrakeSetting::Auto,
@@ -319,7 +326,8 @@ impl LiveSystem {
         Ok(setting)
     }
 
-    /// Every store call has a time limit, and a failure is counted (X1).
+    /// Runs a store call with the policy's time limit, and reports a failure to the journal (trap
+    /// X1).
     pub(super) async fn call<T>(
         &self,
         what: &str,
@@ -334,17 +342,18 @@ impl LiveSystem {
     }
 }
 
-/// What an operator can say to a brake.
+/// An operator's order to the brake of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BrakeOrder {
     Auto,
     Hold,
-    /// Reclaim whatever is dead, for so long; by default the longer of ten minutes and a threshold.
+    /// Keep the brake open for this long; by default ten minutes or the threshold, whichever is
+    /// longer.
     Release(Option<Duration>),
 }
 
 impl BrakeOrder {
-    /// As the audit calls it.
+    /// The name of the order in the audit log.
     pub fn what(self) -> &'static str {
         match self {
             BrakeOrder::Auto => "brake auto",

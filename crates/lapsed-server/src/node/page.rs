@@ -1,7 +1,7 @@
-//! Receipts of several systems as one list, page by page, with one cursor for all of them.
+//! Receipts of several systems as one list, read in pages with a single cursor.
 //!
 //! A cursor is `KIND/NAME:SEQ` for each system, joined by commas; for a single system the bare
-//! number will do. Pages are read from the store, never kept.
+//! number is enough. Pages are read from the store and never cached.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,17 +16,17 @@ use super::shapes::ReceiptPage;
 /// The most receipts in one page.
 pub const PAGE_MAX: usize = 1_000;
 
-/// The most receipts of one system that one request looks at when it filters.
+/// The most receipts of one system that a request with filters examines.
 const SCAN_MAX: usize = 20_000;
 
-/// Where a reader stands in the receipts of each system.
+/// A position in the receipts of each system: the number of the last receipt that was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiptCursor {
     places: BTreeMap<String, u64>,
 }
 
 impl ReceiptCursor {
-    /// Reads `42` (for a single system) or `registry/default:42,...`.
+    /// Parses `42` (for a single system) or `registry/default:42,...`.
     pub fn parse(text: &str, systems: &[Arc<LiveSystem>]) -> Result<ReceiptCursor> {
         let wrong = || {
             Error::Invalid(format!(
@@ -53,7 +53,7 @@ impl ReceiptCursor {
         Ok(cursor)
     }
 
-    /// Where it stands in one system.
+    /// The position in the receipts of one system.
     pub fn get(&self, system: &str) -> Option<u64> {
         self.places.get(system).copied()
     }
@@ -73,26 +73,26 @@ impl fmt::Display for ReceiptCursor {
     }
 }
 
-/// Which receipts are wanted.
+/// The filter of a query for receipts.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiptFilter {
-    /// Only those after it, oldest first.
+    /// Only receipts after this position, oldest first.
     pub after: Option<ReceiptCursor>,
-    /// Only those before it, newest first.
+    /// Only receipts before this position, newest first.
     pub before: Option<ReceiptCursor>,
-    /// At most so many.
+    /// The most receipts on the page.
     pub limit: usize,
-    /// Only of this key.
+    /// Only receipts of the entry with this key.
     pub key: Option<String>,
-    /// Only of this owner.
+    /// Only receipts of entries of this owner.
     pub owner: Option<String>,
-    /// Only those with this in their key or their owner, in whatever case.
+    /// Only receipts whose key or owner contains this text, regardless of case.
     pub search: Option<String>,
-    /// Only for this reason.
+    /// Only receipts with this reason.
     pub reason: Option<Reason>,
-    /// Only those written then or later, on the store's clock.
+    /// Only receipts written at this time or later, in milliseconds on the store's clock.
     pub since_ms: Option<u64>,
-    /// Only those written before then.
+    /// Only receipts written before this time, in milliseconds on the store's clock.
     pub until_ms: Option<u64>,
 }
 
@@ -115,8 +115,9 @@ impl ReceiptFilter {
             || self.until_ms.is_some()
     }
 
-    /// Whether nothing beyond `page` can fit: all of it is on the far side of the time asked for. A
-    /// whole page of them, because a store's clock that was set may have mixed up a few.
+    /// Whether no receipt beyond `page` can match: all of the page lies outside the requested time.
+    /// A single receipt is not enough, because receipts can be slightly out of order if somebody
+    /// set the store's clock.
     fn is_past(&self, page: &[Receipt]) -> bool {
         let past = |receipt: &Receipt| match self.is_forward() {
             true => self.until_ms.is_some_and(|until_ms| receipt.at_ms >= until_ms),
@@ -130,27 +131,27 @@ impl ReceiptFilter {
     }
 }
 
-/// Whether `text` is in its key or its owner, in whatever case.
+/// Whether the receipt's key or owner contains `text`, regardless of case.
 fn mentions(receipt: &Receipt, text: &str) -> bool {
     let text = text.to_lowercase();
     [&receipt.key, &receipt.owner].iter().any(|name| name.as_str().to_lowercase().contains(&text))
 }
 
-/// What one system contributes.
+/// The matching receipts of one system.
 struct Strand {
     system: String,
     found: VecDeque<Receipt>,
-    /// Where a reader stands that has seen none of `found`.
+    /// The position of a reader that has seen none of `found`.
     start: u64,
-    /// Where it stands after all of them.
+    /// The position of a reader that has seen all of `found`.
     end: u64,
-    /// Whether there is nothing beyond `end`.
+    /// Whether there are no receipts beyond `end`.
     exhausted: bool,
-    /// How many receipts were looked at.
+    /// How many receipts were examined.
     examined: usize,
 }
 
-/// One page of the receipts of `systems`.
+/// Reads one page of the receipts of `systems`.
 pub async fn read(systems: &[Arc<LiveSystem>], wanted: &ReceiptFilter) -> Result<ReceiptPage> {
     let mut strands = Vec::new();
     for live in systems {
@@ -159,7 +160,7 @@ pub async fn read(systems: &[Arc<LiveSystem>], wanted: &ReceiptFilter) -> Result
     Ok(weave(strands, wanted))
 }
 
-/// Reads one system's receipts until enough of them fit.
+/// Reads the receipts of one system until enough of them match or [`SCAN_MAX`] were examined.
 async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<Strand> {
     let system = live.id().to_string();
     let from = |cursor: &Option<ReceiptCursor>| cursor.as_ref().and_then(|c| c.get(&system));
@@ -201,8 +202,8 @@ async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<Strand> {
     }
 }
 
-/// Puts the strands together by time, each in its own order, cuts at the limit, and says where the
-/// next page begins.
+/// Merges the receipts of all systems by time, keeping each system's own order, cuts the list at
+/// the limit, and computes the cursor of the next page.
 fn weave(mut strands: Vec<Strand>, wanted: &ReceiptFilter) -> ReceiptPage {
     let mut receipts = Vec::new();
     while receipts.len() < wanted.limit {
@@ -213,7 +214,8 @@ fn weave(mut strands: Vec<Strand>, wanted: &ReceiptFilter) -> ReceiptPage {
     }
     let mut next = ReceiptCursor::default();
     for strand in &strands {
-        // Having taken all of a strand, go on beyond whatever did not fit the filter.
+        // When all matching receipts of a system are on the page, the next page skips the others
+        // that were examined.
         let all_taken = strand.found.is_empty() && strand.end > 0;
         next.set(&strand.system, if all_taken { strand.end } else { strand.start });
     }
@@ -226,7 +228,7 @@ fn weave(mut strands: Vec<Strand>, wanted: &ReceiptFilter) -> ReceiptPage {
     ReceiptPage { receipts, next: more.then_some(text), examined }
 }
 
-/// The strand whose first receipt comes next.
+/// The system whose first remaining receipt comes next in time.
 fn next_strand(strands: &mut [Strand], forward: bool) -> Option<&mut Strand> {
     let at_ms = |s: &Strand| s.found.front().map_or(0, |r| r.at_ms);
     let waiting = strands.iter_mut().filter(|s| !s.found.is_empty());

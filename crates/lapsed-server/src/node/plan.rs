@@ -1,4 +1,5 @@
-//! A system as configured, and what it needs to be opened. The kinds of system implement [`SystemPlan`].
+//! A system as it is configured, and what is needed to open it. Each kind of system implements
+//! [`SystemPlan`].
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,30 +22,30 @@ use crate::config::units::show_span;
 use crate::config::webhook::WebhookConfig;
 use crate::stores::OpenStore;
 
-/// Everything that a configuration says, checked.
+/// A whole configuration that has been read and checked.
 #[derive(Debug)]
 pub struct Config {
-    /// The file it came from.
+    /// The name of the file that the configuration was read from.
     pub file: Option<String>,
     pub server: ServerConfig,
     pub stores: BTreeMap<String, StoreConfig>,
-    /// In the order of the file.
+    /// The systems, in the order of the file.
     pub systems: Vec<Box<dyn SystemPlan>>,
-    /// In the order of the file.
+    /// The webhooks, in the order of the file.
     pub webhooks: Vec<WebhookConfig>,
-    /// Where traces go, if anywhere.
+    /// Where traces are exported to; `None` if they are not.
     pub telemetry: Option<TelemetryPlan>,
 }
 
 /// One system as configured, not yet opened.
 pub trait SystemPlan: Any + Debug + Send + Sync {
-    /// What every kind has.
+    /// The settings that every kind of system has.
     fn common(&self) -> &SystemSettings;
 
-    /// The plan in plain words, one sentence each.
+    /// The plan in plain words, one sentence per element; `lapsed check` prints them.
     fn describe(&self) -> Vec<String>;
 
-    /// When its brake holds, in plain words.
+    /// When the system's brake holds, in plain words.
     fn describe_brake(&self) -> String {
         let SystemSettings { brake, threshold, .. } = self.common();
         format!(
@@ -61,15 +62,17 @@ pub trait SystemPlan: Any + Debug + Send + Sync {
         &NoHooks
     }
 
-    /// Makes it, on an opened store.
+    /// Builds the system on opened stores.
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem>;
 
-    /// What is done for it before it is used. Whatever is away must not keep anybody from starting.
+    /// Work that must be done before the system is used. It must end even if a store does not
+    /// answer, so that the process can start without it.
     fn prepare(&self, _live: &LiveSystem, _for_what: OpenedFor) -> Option<BoxFuture<'static, ()>> {
         None
     }
 
-    /// What the daemon runs for it besides its passes, until told to stop; most have nothing.
+    /// A background task that the daemon runs for the system besides its passes, until `stop` is
+    /// signalled; `None` for most kinds.
     fn errand(&self, _live: &LiveSystem, _stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         None
     }
@@ -95,7 +98,8 @@ pub trait LiveHooks: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// What comes before a pass that reclaims. Its failure is told by the pass itself.
+    /// Called before a pass that reclaims. A failure here is not reported: the pass that follows
+    /// reports its own.
     fn before_pass<'a>(&'a self, _live: &'a LiveSystem) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
@@ -109,28 +113,29 @@ impl LiveHooks for NoHooks {}
 /// What a system was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenedFor {
-    /// To be served, for as long as the daemon runs.
+    /// The daemon serves the system for as long as it runs.
     Daemon,
-    /// For one command.
+    /// A single command uses the system.
     Command,
 }
 
-/// What a system is built on.
+/// The stores and the assembly that a system is built with.
 pub struct BuildContext<'a> {
-    /// Its store.
+    /// The opened store of the system.
     pub store: &'a OpenStore,
-    /// The store of what is derived from it, where that is another one.
+    /// The store of the mirror, which is derived from `store`; `None` if the system has no mirror
+    /// in another store.
     pub mirror: Option<&'a OpenStore>,
     /// Policy, brake, clock and observer, and the code that assembles a system from them.
     pub assembly: &'a Assembly,
 }
 
-/// A system ready to use.
+/// A system that is ready to use.
 pub struct BuiltSystem {
-    /// What every system offers.
+    /// The operations that every kind of system has.
     pub system: Arc<dyn System>,
-    /// The kind's own operations, for its routes.
+    /// The operations that only this kind has, for its routes.
     pub operations: Arc<dyn Any + Send + Sync>,
-    /// Receipts, terms and settings, where they are not simply those of its store.
+    /// Where receipts, terms and settings are kept, if not simply in the system's store.
     pub store: Option<Arc<dyn Store>>,
 }

@@ -1,7 +1,7 @@
-//! Reconciling one system: bounded pages, an exact account whatever happens, and the schedule.
+//! Reconciles the index of one system with its truth, in bounded pages, on demand or on a schedule.
 //!
-//! A page that fails ends the run but not the account: what was done before it is told, with the
-//! cursor from which to go on.
+//! A page that fails ends the run, but the report stays exact: it counts what was done before the
+//! failure, and has the cursor from which to resume.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,56 +22,57 @@ use lapsed_core::{Error, Result, SystemId};
 use super::live::LIST_MAX;
 use super::shapes::Reconciliation;
 
-/// Rows a page: what one store call looks at.
+/// How many rows one page has, which one store call examines.
 const PAGE: usize = 500;
 
-/// The pause between two pages: others are served in between.
+/// The pause between two pages, in which the store can serve other callers.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Share of the interval by which a scheduled run is moved, so that replicas do not meet.
+/// The share of the interval by which scheduled runs are moved at random, so that replicas do not
+/// run at the same time.
 const JITTER: f64 = 0.1;
 
-/// The longest wait after a run that broke off.
+/// The longest wait before a run that failed is repeated.
 const RETRY_MAX: Duration = Duration::from_secs(3600);
 
-/// How one run is wanted.
+/// The parameters of one run.
 #[derive(Clone, Debug)]
 pub struct ReconcileOrder {
-    /// Whether to change anything.
+    /// Whether to repair the index or only to report the differences.
     pub act: PassMode,
     pub after: Cursor,
-    /// Name up to so many of the changes.
+    /// How many changes the report lists at most.
     pub list: usize,
 }
 
-/// What a reconciler is made of.
+/// The parameters of a [`Reconciler`].
 pub struct ReconcilerParts {
-    /// Whose index it is.
+    /// The system whose index is reconciled.
     id: SystemId,
     index: Arc<dyn Reconcile>,
     clock: Arc<dyn Clock>,
     witness: Arc<dyn Observer>,
-    /// How long one page may take.
+    /// The time limit of one page.
     timeout: Duration,
-    /// How often it runs by itself; never without it.
+    /// The interval of scheduled runs; `None`: only on demand.
     every: Option<Duration>,
 }
 
 impl ReconcilerParts {
-    /// A reconciler that runs only when it is asked.
+    /// A reconciler without a schedule: it runs only on demand.
     pub fn new(id: SystemId, index: Arc<dyn Reconcile>, clock: Arc<dyn Clock>) -> Self {
         let timeout = Policy::default().timeout;
         ReconcilerParts { id, index, clock, witness: Arc::new(NoObserver), timeout, every: None }
     }
 
     setters! {
-        /// How long one page may take; by default 5 s.
+        /// The time limit of one page; by default 5 s.
         timeout: Duration;
-        /// How often it runs without being asked.
+        /// The interval of scheduled runs; by default there are none.
         every: Option<Duration>;
     }
 
-    /// Is shown what happens, for metrics and logs.
+    /// The observer that every page and every run is reported to, for metrics and logs.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.witness = observer;
         self
@@ -88,18 +89,18 @@ impl Reconciler {
         Reconciler { parts }
     }
 
-    /// About how many rows there are; none when the store does not say.
+    /// Estimates how many rows there are; `None` if the store does not say.
     pub async fn extent(&self) -> Option<u64> {
         self.call("extent", self.parts.index.extent()).await.ok()
     }
 
-    /// About how many requests it takes, where each has a price; none where they have none.
+    /// Estimates how many requests a whole run takes; `None` where requests cost nothing.
     pub async fn cost(&self) -> Result<Option<u64>> {
         self.call("cost", self.parts.index.cost()).await
     }
 
-    /// Runs to the end, until stopped, or until a page fails. `tell` hears how many rows each page
-    /// had.
+    /// Runs until all rows were examined, until `stop` is signalled, or until a page fails. Calls
+    /// `tell` after each page with the number of rows that it had.
     pub async fn run(
         &self,
         order: ReconcileOrder,
@@ -133,8 +134,9 @@ impl Reconciler {
         Ok(Reconciliation { report, changes, changes_cut: cut, error })
     }
 
-    /// Runs every interval until told to stop, the first time one interval from now. One that broke
-    /// off is tried again soon. `may` says whether it is this process's turn.
+    /// Runs on the schedule until `stop` is signalled; the first run is one interval from now. A
+    /// run that failed is repeated earlier. Runs are skipped while `may` returns false, because
+    /// another process is responsible.
     pub async fn keep(&self, stop: StopSignal, may: impl Fn() -> bool) {
         let Some(every) = self.parts.every else { return };
         let mut wait = every;
@@ -149,7 +151,7 @@ impl Reconciler {
             }
             let order =
                 ReconcileOrder { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
-            // What it found is in the log and in the metrics.
+            // The observer has already put the result into the log and the metrics.
             let done = self.run(order, &stop, &mut |_| {}).await;
             if done.is_ok_and(|done| done.error.is_some()) {
                 wait = (every / 10).min(RETRY_MAX);
@@ -157,7 +159,7 @@ impl Reconciler {
         }
     }
 
-    /// Every store call has a time limit, and a failure is counted (X1).
+    /// Runs a store call with a time limit, and reports a failure to the observer (trap X1).
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let ReconcilerParts { id, clock, timeout, witness, .. } = &self.parts;
         let answer = call_within(&**clock, *timeout, id, what, call).await;
@@ -168,14 +170,15 @@ impl Reconciler {
     }
 }
 
-/// Adds `more` up to `limit`; whether some were left off.
+/// Appends `more` to `changes` up to `limit` elements. Returns whether some were left out.
 fn list(changes: &mut Vec<IndexChange>, more: &[IndexChange], limit: usize) -> bool {
     let room = limit.saturating_sub(changes.len());
     changes.extend(more.iter().take(room).cloned());
     limit > 0 && more.len() > room
 }
 
-/// The index as the library's run sees it: an error ends the run instead of losing its account.
+/// Wraps the index for the library's run: an error stops the run in an orderly way, so that the
+/// report of what was done is not lost.
 struct Pages<'r> {
     of: &'r Reconciler,
     stopper: StopHandle,

@@ -1,4 +1,5 @@
-//! What the daemon answers and the commands print, the same over HTTP and straight from the store.
+//! The JSON that the daemon answers and the commands print. It is the same over HTTP and when a
+//! command reads the store directly.
 
 use lapsed_availability::AvailabilitySummary;
 use lapsed_availability::rules::AvailabilitySettings;
@@ -14,80 +15,85 @@ use utoipa::ToSchema;
 use crate::http::schemas;
 use crate::print::moment;
 
-/// Everything about one system.
+/// The complete status of one system.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SystemStatus {
-    /// Its name.
+    /// The name of the system.
     pub system: String,
-    /// Its kind.
+    /// The kind of the system.
     pub kind: String,
-    /// How long silence must last before it means death.
+    /// How long an owner may be silent before it counts as dead, in milliseconds.
     pub threshold_ms: u64,
-    /// Sessions: how long one is kept that nobody is connected to.
+    /// Only for sessions: how long a session that nobody is connected to is kept, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// How long nobody must have used it before a pass begins, if that matters.
+    /// How long the system must have been unused before a pass begins, in milliseconds; absent if
+    /// passes do not wait for that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_grace_ms: Option<u64>,
-    /// From the start of one pass to the start of the next.
+    /// The time from the start of one pass to the start of the next, in milliseconds.
     pub every_ms: u64,
-    /// `idempotent` or `leader`.
+    /// Which processes run passes: `idempotent` (every daemon) or `leader` (one at a time).
     pub mode: String,
     /// In leader mode: whether this process leads.
     pub leads: Option<bool>,
-    /// In leader mode: who leads, by the name of its process; none while nobody does, or when the store does not
-    /// answer.
+    /// In leader mode: the name of the process that leads; absent while there is no leader, or when
+    /// the store does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// The name of its store in the configuration.
+    /// The name of the system's store in the configuration.
     pub store_name: String,
-    /// What the store says of itself; none when it does not answer.
+    /// What the store reports about itself; absent when it does not answer.
     #[schema(value_type = Option<schemas::StoreInfo>)]
     pub store: Option<StoreInfo>,
-    /// Who is there; none when the store does not answer.
+    /// The numbers of owners, entries and suspects; absent when the store does not answer.
     #[schema(value_type = Option<schemas::Census>)]
     pub census: Option<Census>,
-    /// Jobs in flight: their account.
+    /// Only for jobs in flight: how many jobs are in which state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schemas::Counts>)]
     pub jobs: Option<JobCounts>,
-    /// Providers: who can take work, and how the mirror stands.
+    /// Only for availability: how many providers can take work, and the state of the mirror.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub availability: Option<AvailabilityStatus>,
-    /// Whether the overdue are spared.
+    /// The brake: whether overdue entries are currently protected from being reclaimed.
     pub brake: Option<BrakeStatus>,
-    /// The last pass of this process.
+    /// The report of the last pass of this process.
     #[schema(value_type = Option<schemas::PassReport>)]
     pub last_pass: Option<PassReport>,
-    /// How late the newest reclaims of the dead were.
+    /// How late the newest reclaims of dead owners' entries were.
     pub lag: Option<Lag>,
-    /// Why something above is missing.
+    /// The error because of which other fields are missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Who can take work, and how the mirror stands.
+/// How many providers can take work, and the state of the mirror.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AvailabilityStatus {
-    /// How many are online, as the mirror has it; none when it does not answer.
+    /// How many providers are online according to the mirror; absent when the mirror does not
+    /// answer.
     pub online: Option<u64>,
-    /// How many can take work now.
+    /// How many providers can take work now.
     pub available: Option<u64>,
-    /// Who says so: `mirror`, `truth` or `cache`.
+    /// Where `available` was read: `mirror`, `truth` or `cache`.
     pub source: Option<String>,
-    /// The name of the mirror's store in the configuration; none where it is this process's memory.
+    /// The name of the mirror's store in the configuration; absent if the mirror is in this
+    /// process's memory.
     pub mirror_name: Option<String>,
     /// Whether the mirror answers.
     pub mirror_up: bool,
-    /// Whether it has been filled from the truth, and has not lost it since.
+    /// Whether the mirror has been filled from the truth and has not lost its contents since.
     pub mirror_seeded: bool,
-    /// Providers of whose last change this process could not tell the mirror yet.
+    /// How many providers have a change that this process could not write to the mirror yet.
     pub mirror_behind: u64,
-    /// Who was declared silent, and is not yet set offline in the truth.
+    /// How many providers were declared silent in the mirror but are not yet set offline in the
+    /// truth.
     pub doomed: Option<u64>,
-    /// `closed`: the mirror is asked; `open`: it is left alone; `half_open`: it is being tried.
+    /// The circuit breaker of the mirror: `closed` (reads use the mirror), `open` (reads bypass it)
+    /// or `half_open` (a trial read is under way).
     pub breaker: String,
-    /// The settings in force.
+    /// The settings that are in force.
     #[schema(value_type = Option<schemas::AvailabilitySettings>)]
     pub settings: Option<AvailabilitySettings>,
     /// Why the mirror does not answer.
@@ -96,7 +102,7 @@ pub struct AvailabilityStatus {
 }
 
 impl AvailabilityStatus {
-    /// From what the library says.
+    /// Builds the status from the library's values.
     pub fn of(
         glance: AvailabilitySummary,
         mirror_name: Option<String>,
@@ -121,26 +127,26 @@ impl AvailabilityStatus {
     }
 }
 
-/// All systems.
+/// The status of all systems.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Sweeps {
-    /// In the order of the configuration.
+    /// One status for each system, in the order of the configuration.
     pub systems: Vec<SystemStatus>,
 }
 
-/// From deadline to reclaim, over the newest receipts.
+/// The time from deadline to reclaim, computed over the newest receipts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Lag {
-    /// Half of them were at most so late.
+    /// The median lag, in milliseconds.
     pub p50_ms: u64,
-    /// 99 % of them were at most so late.
+    /// The 99th percentile of the lag, in milliseconds.
     pub p99_ms: u64,
-    /// How many receipts were looked at.
+    /// How many receipts the numbers are computed from.
     pub samples: u64,
 }
 
 impl Lag {
-    /// From the lags of some receipts, in any order; none of none.
+    /// Computes the percentiles of lags in any order; `None` if there are none.
     pub fn of(mut lags_ms: Vec<u64>) -> Option<Lag> {
         lags_ms.sort_unstable();
         let last = lags_ms.len().checked_sub(1)?;
@@ -149,32 +155,33 @@ impl Lag {
     }
 }
 
-/// What the operator said, and what the brake does.
+/// The operator's setting of a brake, and what the brake does now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BrakeStatus {
-    /// The system's name.
+    /// The name of the system.
     pub system: String,
-    /// Its kind.
+    /// The kind of the system.
     pub kind: String,
-    /// What the operator said: `auto`, `hold` or `release`.
+    /// The operator's setting: `auto` (the brake decides), `hold` or `release`.
     pub setting: String,
-    /// Until when it is released, on the store's clock.
+    /// When the operator's release ends, in milliseconds on the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released_until_ms: Option<u64>,
-    /// What it does now: `open`, `opening` or `held`.
+    /// What the brake does now: `open` (entries are reclaimed), `opening` (in growing steps) or
+    /// `held`.
     pub state: String,
-    /// Why it holds: `operator`, `store_away` or `mass_death`.
+    /// Why the brake holds: `operator`, `store_away` or `mass_death`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
-    /// Until when it holds, if that is known, on the store's clock.
+    /// Until when the brake holds, if that is known, in milliseconds on the store's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_until_ms: Option<u64>,
-    /// The same in words.
+    /// The state of the brake as a sentence.
     pub words: String,
 }
 
 impl BrakeStatus {
-    /// What the operator's word has come to, for the audit.
+    /// The outcome of the operator's order, for the audit log.
     pub fn told(&self) -> String {
         match (self.setting.as_str(), self.released_until_ms) {
             (_, Some(until)) => format!("released until {}", moment(until)),
@@ -183,7 +190,7 @@ impl BrakeStatus {
         }
     }
 
-    /// From what the library says.
+    /// Builds the status from the library's values.
     pub fn of(
         system: &lapsed_core::SystemId,
         setting: BrakeSetting,
@@ -213,7 +220,8 @@ impl BrakeStatus {
     }
 }
 
-/// The library says `SYSTEM` where the name goes: whoever is paged should be able to paste it.
+/// Replaces the placeholder `SYSTEM` in the library's sentences by the system's name, so that the
+/// commands in them can be pasted as they are.
 pub fn named(words: &str, system: &lapsed_core::SystemId) -> String {
     words.replace("lapsed brake SYSTEM", &format!("lapsed brake {system}"))
 }
@@ -226,27 +234,27 @@ fn held_word(by: HeldBy) -> &'static str {
     }
 }
 
-/// The account of one reconciliation.
+/// The report of one reconciliation.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Reconciliation {
-    /// How much was looked at and changed.
+    /// How many rows were examined and changed.
     #[serde(flatten)]
     #[schema(inline, value_type = schemas::ReconcileReport)]
     pub report: ReconcileReport,
-    /// What was changed (or would be), if the caller asked for the list.
+    /// The changes that were made (or, in a dry run, would be), if the caller asked for the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schemas::Change>)]
     pub changes: Vec<IndexChange>,
     /// Whether `changes` was cut off at its limit.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changes_cut: bool,
-    /// Why it broke off; what is told above was done all the same.
+    /// Why the reconciliation ended early. The other fields count what was done before that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl Reconciliation {
-    /// What came of it, for the audit.
+    /// The outcome of the reconciliation, for the audit log.
     pub fn told(&self) -> String {
         match &self.error {
             Some(error) => format!("broke off: {error}"),
@@ -255,23 +263,24 @@ impl Reconciliation {
     }
 }
 
-/// What a reconciliation would take.
+/// The estimated cost of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Estimate {
-    /// About how many requests it takes, where each of them has a price.
+    /// The estimated number of requests; absent where requests cost nothing.
     pub requests: Option<u64>,
 }
 
 /// One page of receipts.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReceiptPage {
-    /// Newest first; oldest first when asked for those after a cursor.
+    /// The receipts, newest first; oldest first if `after` was given.
     #[schema(value_type = Vec<schemas::Receipt>)]
     pub receipts: Vec<Receipt>,
-    /// Where the next page begins: give it as `before` (or as `after`, if that was given).
+    /// The cursor of the next page: pass it as `before` (or as `after`, if that was given). Absent
+    /// on the last page.
     pub next: Option<String>,
-    /// How many receipts were looked at; one request looks at no more than 20,000 of each system, so a
-    /// page can be short, or empty, and go on at `next`.
+    /// How many receipts were examined. One request examines at most 20,000 of each system, so that
+    /// a page can be short or empty although `next` leads to more.
     #[serde(default)]
     pub examined: u64,
 }

@@ -1,4 +1,4 @@
-//! On an index made of numbers: every tenth row is missing from it.
+//! Tests of the reconciler with an index of numbers from which every tenth row is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::metrics::Metrics;
 
 const ROWS: u64 = 1_200;
 
-/// The truth is `0..ROWS`; the index is whatever is in `indexed`.
+/// A truth of the numbers `0..ROWS`, and `indexed` as its index.
 #[derive(Default)]
 struct Numbers {
     indexed: Mutex<BTreeSet<u64>>,
@@ -126,7 +126,8 @@ async fn stopped_it_says_where_to_go_on_and_goes_on_there() {
             stopper.stop();
         }
     };
-    // The page after the one during which it was told still runs: it was under way.
+    // The page during which the stop was signalled is finished, and so is the one after it, which
+    // had already begun.
     let first = reconciler.run(order(PassMode::Reclaim), &stop, &mut tell).await.unwrap();
     assert!(!first.report.finished && first.report.examined < ROWS, "{first:?}");
     assert!(has(&metrics, &format!("{DRIFT} 0")), "half a run says nothing of the drift");
