@@ -1,5 +1,6 @@
-//! The kinds of system, as the daemon, the commands and the dashboard see them. A new kind is a folder here
-//! and a line in [`KINDS`]; everything else asks the kind and names none.
+//! The kinds of system, as the daemon, the commands and the dashboard see them. A new kind is a
+//! folder here and a line in [`KINDS`]; all other code goes through [`SystemKind`] and names no
+//! kind.
 
 pub mod availability;
 pub mod inflight;
@@ -27,63 +28,66 @@ use crate::node::{OpenSystems, SystemPlan};
 use crate::stores::OpenStore;
 use words::{KindWords, fill};
 
-/// One kind of system: its section of the configuration, its routes, its metrics and its words.
+/// One kind of system: its section of the configuration, its routes, its metrics and the words that
+/// people read about it.
 pub trait SystemKind: Send + Sync {
     fn kind(&self) -> Kind;
 
-    /// Reads and checks one `[[system]]`; a section that is absent gives the defaults.
+    /// Reads and checks one `[[system]]` section. An absent section gives the defaults.
     fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError>;
 
-    /// Its operations over HTTP, under `/v1/KIND/{name}/`.
+    /// The operations of the kind over HTTP, under `/v1/KIND/{name}/`.
     fn routes(&self) -> OpenApiRouter<Shared>;
 
-    /// Which scope those of them need that change something, where it is not `write`; and those that
-    /// only look, although they are sent a body.
+    /// Operations whose scope cannot be derived from the HTTP method: those that change something
+    /// and need a scope other than `write`, and those that only read although they are called with
+    /// a body.
     fn scopes(&self) -> &'static [(&'static str, Scope)] {
         &[]
     }
 
-    /// Those of them that take as long as they take: no request timeout.
+    /// Operations without a request timeout, because they may take long.
     fn slow_operations(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// What people read about it.
+    /// Labels and sentences about this kind that people read.
     fn words(&self) -> &'static KindWords;
 
-    /// The configurations that `lapsed init` can write for it.
+    /// The configurations of this kind that `lapsed init` can write.
     fn presets(&self) -> &'static [Preset] {
         &[]
     }
 
-    /// Its series besides the uniform ones.
+    /// The metric series that only this kind has, if any.
     fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
         None
     }
 
-    /// Reads its own gauges anew for a scrape. Where a store does not answer they stay as they were.
+    /// Reads the gauges of this kind from the stores, for a scrape. Gauges of a store that does not
+    /// answer keep their values.
     fn scrape<'a>(&'a self, _metrics: &'a Metrics, _systems: &'a OpenSystems) -> BoxFuture<'a, ()> {
         Box::pin(async {})
     }
 
-    /// What was done about an entry, where the receipt's reason does not say it.
+    /// What was done with an entry, if the receipt's reason does not say it.
     fn effect(&self, _receipt: &Receipt) -> Option<String> {
         None
     }
 
-    /// What `lapsed restore` says when an entry is back.
+    /// The sentence that `lapsed restore` prints after an entry was put back.
     fn restored(&self, key: &str, owner: &str, incarnation: u64) -> String {
         let places = [("key", key), ("owner", owner), ("incarnation", &incarnation.to_string())];
         fill(self.words().restored, &places)
     }
 
-    /// What its status says besides what every kind has: name and value.
+    /// Lines of the status that only this kind has, as pairs of name and value.
     fn facts(&self, _status: &SystemStatus) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// What `lapsed check` says of a store that systems of this kind use, where the server could be set up
-    /// better for them.
+    /// Advice that `lapsed check` prints about a store that systems of this kind use, if the
+    /// server's configuration could suit them better.
     fn store_notes<'a>(
         &'a self,
         _plans: &'a [Box<dyn SystemPlan>],
@@ -94,25 +98,26 @@ pub trait SystemKind: Send + Sync {
     }
 }
 
-/// A configuration that `lapsed init` can write.
+/// A ready-made configuration that `lapsed init` can write.
 #[derive(Debug)]
 pub struct Preset {
-    /// As it is typed.
+    /// The name that the user types after `--preset`.
     pub name: &'static str,
-    /// Its place in the list of all presets.
+    /// The position in the list of all presets.
     pub order: u8,
-    /// What `--help` says of it.
+    /// The description in the output of `--help`.
     pub help: &'static str,
-    /// What it is for, in one line.
+    /// What the preset is for, in one line.
     pub about: &'static str,
-    /// Its text for each driver of stores (by the driver's name) that it is written for, the usual one first.
-    /// `@STORE@` and `@MIRROR@` are places.
+    /// The text of the configuration for each store driver that the preset supports, by the
+    /// driver's name, the default driver first. `@STORE@` and `@MIRROR@` are replaced by the
+    /// addresses of the stores.
     pub templates: &'static [(&'static str, &'static str)],
-    /// The driver on which it has a mirror, if any.
+    /// The driver with which the preset has a mirror, if any.
     pub mirrored_on: Option<&'static str>,
 }
 
-/// Every kind there is.
+/// All kinds of system.
 pub static KINDS: &[&dyn SystemKind] = &[
     &registry::RegistryKind,
     &sessions::SessionsKind,
@@ -121,29 +126,31 @@ pub static KINDS: &[&dyn SystemKind] = &[
     &availability::AvailabilityKind,
 ];
 
-/// The kind and the operation that `path` asks for: what follows `/v1/KIND/NAME/`.
+/// Splits the path of a request into its kind and its operation, which is what follows
+/// `/v1/KIND/NAME/`.
 pub fn operation(path: &str) -> Option<(&'static dyn SystemKind, &str)> {
     let mut parts = path.strip_prefix("/v1/")?.splitn(3, '/');
     let (kind, _name, operation) = (parts.next()?, parts.next()?, parts.next()?);
     Some((named(kind)?, operation))
 }
 
-/// What implements `kind`.
+/// The implementation of `kind`.
 pub fn of(kind: Kind) -> &'static dyn SystemKind {
     *KINDS.iter().find(|system| system.kind() == kind).expect("every kind is in the table")
 }
 
-/// The kind of that name; none where a newer daemon speaks of one that this version does not know.
+/// The kind called `name`; `None` if this version does not know it, because a newer daemon sent the
+/// name.
 pub fn named(name: &str) -> Option<&'static dyn SystemKind> {
     KINDS.iter().find(|system| system.kind().as_str() == name).copied()
 }
 
-/// The words of the kind of that name.
+/// The words of the kind called `name`; general ones if this version does not know it.
 pub fn words_of(name: &str) -> &'static KindWords {
     named(name).map_or(&words::GENERAL, |system| system.words())
 }
 
-/// The series of all kinds.
+/// The metric series of all kinds that have any.
 pub fn metrics(clock: &Arc<dyn Clock>) -> Vec<(Kind, Box<dyn KindMetrics>)> {
     let of = |system: &&dyn SystemKind| Some((system.kind(), system.metrics(clock)?));
     KINDS.iter().filter_map(of).collect()

@@ -1,4 +1,5 @@
-//! `kind = "registry"`: its section of the configuration, and how it is built.
+//! The kind `registry`: how its section of the configuration is read, and how a system of it is
+//! built.
 
 pub mod metrics;
 mod presets;
@@ -34,13 +35,15 @@ use crate::metrics::KindMetrics;
 use crate::node::{BuildContext, BuiltSystem, SystemPlan};
 use crate::stores::template;
 
-/// The variable of the original janitor; wins over `sweep.every`.
+/// The environment variable of the janitor that this kind is modelled on. It takes precedence over
+/// `sweep.every`.
 pub const INTERVAL_ENV: &str = "JANITOR_INTERVAL_MS";
 
-/// The kind `registry`.
+/// Systems that map keys to the owners that hold them.
 pub struct RegistryKind;
 
-/// As the file writes it. The key names only matter where an application writes them itself.
+/// The `[[system]]` section in the file. The names of Redis keys only matter if an application
+/// writes them itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RegistrySection {
@@ -66,7 +69,7 @@ const HEARTBEAT_KEY: &str = "instance:heartbeat:{owner}";
 #[derive(Debug)]
 struct RegistryPlan {
     common: SystemSettings,
-    /// Who writes the keys, and what they are called.
+    /// The names of the Redis keys, and whether lapsed or the application writes them.
     redis: RedisRegistry,
     heartbeat_interval: Duration,
 }
@@ -147,7 +150,7 @@ fn plan_layout(
     Ok(RegistryLayout { registry_key, heartbeat_key, shards, ..usual })
 }
 
-/// What the original's variable says, in milliseconds.
+/// Reads the interval in milliseconds from the environment variable; `None` if it is not set.
 fn interval_of_env(section: &Section<'_>) -> Result<Option<Duration>, ConfigError> {
     let Some(text) = section.env(INTERVAL_ENV) else { return Ok(None) };
     match text.trim().parse() {

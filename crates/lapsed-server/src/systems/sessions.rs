@@ -1,4 +1,5 @@
-//! `kind = "sessions"`: its section of the configuration, and how it is built.
+//! The kind `sessions`: how its section of the configuration is read, and how a system of it is
+//! built.
 
 pub mod metrics;
 mod presets;
@@ -35,14 +36,16 @@ use crate::metrics::{KindMetrics, Metrics};
 use crate::node::{BuildContext, BuiltSystem, OpenSystems, SystemPlan};
 use crate::stores::template;
 
-/// The original's variables; they win over `sweep.every` and `grace`.
+/// Environment variables of the application that this kind is modelled on. They take precedence
+/// over `sweep.every` and `grace`.
 pub const INTERVAL_ENV: &str = "CLEANUP_INTERVAL";
 pub const GRACE_ENV: &str = "ORPHAN_MAX_AGE";
 
-/// The kind `sessions`.
+/// Systems of sessions, which are kept for a grace period after the last reference to them is gone.
 pub struct SessionsKind;
 
-/// As the file writes it. The key names only matter where an application writes them itself.
+/// The `[[system]]` section in the file. The names of Redis keys only matter if an application
+/// writes them itself.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct SessionsSection {
@@ -66,12 +69,12 @@ struct SessionsSection {
     reconcile: ReconcileSection,
 }
 
-/// How long things last.
+/// Durations of a system of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionsTimes {
-    /// How long a session is kept that nobody is connected to.
+    /// How long a session without references is kept.
     pub grace: Duration,
-    /// How long an owner's beat lasts unless it says otherwise.
+    /// How long an owner lives after a heartbeat, unless the heartbeat says otherwise.
     pub ttl: Duration,
 }
 
@@ -148,7 +151,8 @@ impl SystemKind for SessionsKind {
     }
 }
 
-/// What the store-away grace waits for: everybody must have been able to beat, and to connect.
+/// How long nothing is reclaimed after the store was unreachable: every owner must have had the
+/// time to send a heartbeat, and every client to reconnect.
 fn threshold(access: Access, times: SessionsTimes) -> Duration {
     match access {
         Access::Native => times.ttl.max(times.grace),
@@ -156,7 +160,7 @@ fn threshold(access: Access, times: SessionsTimes) -> Duration {
     }
 }
 
-/// `grace`, also called `orphan_max_age`; the environment wins.
+/// Reads `grace`, also called `orphan_max_age`. The environment variable takes precedence.
 fn plan_grace(
     section: &Section<'_>,
     given: Option<Span>,
@@ -206,7 +210,7 @@ fn plan_layout(
     })
 }
 
-/// What one of the original's variables says.
+/// Reads a duration from an environment variable, in Go's notation; `None` if it is not set.
 fn span_of_env(section: &Section<'_>, name: &'static str) -> Result<Option<Duration>, ConfigError> {
     let Some(text) = section.env(name) else { return Ok(None) };
     let wrong = |what| ConfigError(format!("the environment variable {name}: {what}"));

@@ -1,14 +1,14 @@
-//! What people read about one kind of system: labels, table headings and sentences, as data. Commands,
-//! dashboard and OpenAPI document take them from here and know no kind by its name.
+//! What people read about one kind of system: labels, table headings and sentences, as data.
+//! Commands, dashboard and OpenAPI document use them and name no kind themselves.
 //!
-//! A text may hold places in braces; each field says which.
+//! A text may contain placeholders in braces; the documentation of each field lists them.
 
 use serde::Serialize;
 
-/// The words of one kind.
+/// The labels and sentences of one kind of system.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct KindWords {
-    /// What the kind is for, as the OpenAPI document says it of its tag.
+    /// What the kind is for: the description of its tag in the OpenAPI document.
     #[serde(skip)]
     pub tag: &'static str,
     /// What `lapsed status` calls the number of entries.
@@ -17,41 +17,44 @@ pub struct KindWords {
     /// What the dashboard calls the number of entries.
     #[serde(rename = "entries")]
     pub entries_shown: &'static str,
-    /// What those are called whose silence means death; none where an entry ends at its own deadline.
+    /// What the owners of entries are called; `None` for a kind whose entries expire at deadlines
+    /// of their own.
     pub owners: Option<&'static str>,
-    /// What happened to an owner that was declared dead.
+    /// The verb for an owner that was declared dead.
     #[serde(skip)]
     pub died: &'static str,
     /// What a pass does with an entry, as a participle.
     #[serde(skip)]
     pub reclaimed: &'static str,
-    /// Headings of the columns that say which entry it is: the entry, its owner, the owner's incarnation.
-    /// A kind that shows fewer of them has fewer headings.
+    /// Headings of the columns that identify an entry: the entry, its owner, the owner's
+    /// incarnation. A kind that shows fewer of them has fewer headings.
     #[serde(skip)]
     pub columns: &'static [&'static str],
-    /// What is added to the number of references that a pass released.
+    /// The text after the number of references that a pass released.
     #[serde(skip)]
     pub released: &'static str,
-    /// What can be done after a pass that reclaimed something: `{system}`, and in `{again}` the options that
-    /// lead a command to the same place.
+    /// What the user can do after a pass that reclaimed something. Placeholders: `{system}`, and
+    /// `{again}` for the options with which a command reaches the same daemon or store.
     #[serde(skip)]
     pub next_step: &'static str,
-    /// When something counts as dead: `{threshold}`, `{grace}`.
+    /// When something counts as dead. Placeholders: `{threshold}`, `{grace}`.
     #[serde(skip)]
     pub dead_after: &'static str,
-    /// What `lapsed restore` says when it is done: `{key}`, `{owner}`, `{incarnation}`.
+    /// What `lapsed restore` prints when it is done. Placeholders: `{key}`, `{owner}`,
+    /// `{incarnation}`.
     #[serde(skip)]
     pub restored: &'static str,
-    /// What the dashboard says before it restores: `{key}`, `{system}`, `{owner}`.
+    /// What the dashboard announces before it restores an entry. Placeholders: `{key}`, `{system}`,
+    /// `{owner}`.
     pub promise: &'static str,
-    /// Whether entries are kept for a grace that the status tells.
+    /// Whether entries are kept for a grace period, which the status then shows.
     #[serde(skip)]
     pub has_grace: bool,
-    /// Whether it has dead letters, which the dashboard lists.
+    /// Whether the kind has dead letters, which the dashboard lists.
     pub dead_letters: bool,
 }
 
-/// The words of a kind that says nothing else, and of one that this version does not know.
+/// The default words, also used for a kind that this version does not know.
 pub const GENERAL: KindWords = KindWords {
     tag: "",
     entries: "entries",
@@ -69,7 +72,7 @@ pub const GENERAL: KindWords = KindWords {
     dead_letters: false,
 };
 
-/// `text` with every place of `places` filled in.
+/// Replaces the placeholders in `text` by the values in `places`.
 pub fn fill(text: &str, places: &[(&str, &str)]) -> String {
     places
         .iter()

@@ -1,8 +1,8 @@
-//! `teltonika_registry_janitor_evicted_total{instance_id}`: the original janitor's counter.
+//! `teltonika_registry_janitor_evicted_total{instance_id}`: the counter of the original janitor.
 //!
-//! One series an owner would grow for ever, since owners come and go (trap A6). So a series is
-//! dropped when nothing was evicted from its owner for an hour, and there are never more than a
-//! thousand: the one that was counted longest ago makes room.
+//! One series per owner would grow for ever, since owners come and go (trap A6). A series is
+//! therefore dropped when nothing was evicted from its owner for an hour, and there are never more
+//! than a thousand: a new series then replaces the one that was counted longest ago.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,10 @@ use prometheus_client::registry::Registry;
 use crate::metrics::KindMetrics;
 use crate::metrics::labels::OfSystem;
 
-/// How long a series stays after its last eviction.
+/// How long a series is kept after its last eviction.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 
-/// The most series at a time.
+/// The most series that exist at a time.
 const SERIES_MAX: usize = 1_000;
 
 const NAME: &str = "teltonika_registry_janitor_evicted";
@@ -74,7 +74,7 @@ fn drop_oldest(series: &mut HashMap<String, Series>) {
     }
 }
 
-/// The counter, shared with the registry of series that collects it.
+/// The counter, shared with the metrics registry that collects it.
 pub struct EvictedSeries(Arc<Evicted>);
 
 impl EvictedSeries {

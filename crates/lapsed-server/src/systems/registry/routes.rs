@@ -1,4 +1,4 @@
-//! `/v1/registry/{name}/...`: one route per operation, named like it.
+//! The routes `/v1/registry/{name}/...`, one per operation and named after it.
 
 mod shapes;
 
@@ -18,13 +18,13 @@ use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult, Keys, claim, n
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// A body, and yet it only looks.
+/// `lookup_many` only reads, although it is called with a body.
 pub const SCOPES: &[(&str, Scope)] = &[("lookup_many", Scope::Read)];
 
-/// Retiring removes everything that was held, however much that is.
+/// Retiring an owner removes all of its entries, which may take long.
 pub const SLOW: &[&str] = &["retire"];
 
-/// All of them.
+/// The routes of all operations on a registry.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(register))
@@ -42,13 +42,14 @@ fn registry<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Registry> {
     app.operations(Kind::Registry, name)
 }
 
-/// Registers a key (or several) for an owner: all of them or none on the embedded store, on Redis a
-/// hundred at a time (repeating is safe). The newest registration wins,
-/// unless `if_free` is given. A name never seen before is started by it.
+/// Registers one or several keys for an owner.
+/// The embedded store registers all of them or none; Redis registers a hundred at a time, and
+/// repeating the call is safe. The newest registration of a key wins, unless `if_free` is given. An
+/// owner that was never seen before is started by the call.
 #[utoipa::path(post, path = "/v1/registry/{name}/register", tag = "registry",
     request_body = RegisterBody,
     responses((status = 200, body = RegisterResponse),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn register(
     State(app): State<Shared>,
@@ -62,12 +63,13 @@ async fn register(
     Ok(JsonAnswer(RegisterResponse::of(body.owner, answer, single)))
 }
 
-/// Registers many keys; one result a key, in order. All of them or none on the embedded store, on
-/// Redis a hundred at a time (repeating is safe).
+/// Registers many keys for an owner; one result per key, in order.
+/// The embedded store registers all of them or none; Redis registers a hundred at a time, and
+/// repeating the call is safe.
 #[utoipa::path(post, path = "/v1/registry/{name}/register_many", tag = "registry",
     request_body = RegisterManyBody,
     responses((status = 200, body = RegisterResponse),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn register_many(
     State(app): State<Shared>,
@@ -81,7 +83,7 @@ async fn register_many(
     Ok(JsonAnswer(RegisterResponse::of(body.owner, answer, false)))
 }
 
-/// Removes a key, if it is still this owner's.
+/// Removes a key, if this owner still holds it.
 #[utoipa::path(post, path = "/v1/registry/{name}/unregister", tag = "registry",
     request_body = UnregisterBody,
     responses((status = 200, body = UnregisterAnswer)))]
@@ -96,7 +98,7 @@ async fn unregister(
     Ok(JsonAnswer(UnregisterAnswer { removed: removed.first() == Some(&true) }))
 }
 
-/// Removes those keys that are still this owner's; one result a key, in order.
+/// Removes the keys that this owner still holds; one result per key, in order.
 #[utoipa::path(post, path = "/v1/registry/{name}/unregister_many", tag = "registry",
     request_body = UnregisterManyBody,
     responses((status = 200, body = UnregisterManyAnswer)))]
@@ -111,10 +113,10 @@ async fn unregister_many(
     Ok(JsonAnswer(UnregisterManyAnswer { removed, results }))
 }
 
-/// Who holds a key: never an owner that is dead.
+/// Returns the owner of a key, never an owner that is dead.
 #[utoipa::path(get, path = "/v1/registry/{name}/lookup/{key}", tag = "registry",
     responses((status = 200, body = Entry),
-        (status = 404, description = "Nobody alive holds it", body = schemas::Problem,
+        (status = 404, description = "No living owner holds the key", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn lookup(
     State(app): State<Shared>,
@@ -126,7 +128,7 @@ async fn lookup(
     Ok(JsonAnswer(Entry::of(key, found)))
 }
 
-/// Who holds each of many keys, in order; `null` where nobody alive does.
+/// Returns the owners of many keys in order; `null` for a key that no living owner holds.
 #[utoipa::path(post, path = "/v1/registry/{name}/lookup_many", tag = "registry",
     request_body = KeysBody,
     responses((status = 200, body = Entries)))]
@@ -141,7 +143,7 @@ async fn lookup_many(
     Ok(JsonAnswer(Entries { results }))
 }
 
-/// What one life of an owner holds, by key.
+/// Lists the keys that one incarnation of an owner holds, ordered by key.
 #[utoipa::path(get, path = "/v1/registry/{name}/entries/{owner}", tag = "registry",
     params(("name" = String, Path), ("owner" = String, Path), HeldQuery),
     responses((status = 200, body = Keys)))]
@@ -158,11 +160,12 @@ async fn entries(
     Ok(JsonAnswer(Keys { keys, next }))
 }
 
-/// Ends a life gracefully: its entries are invalid at once and then removed, each with a receipt.
+/// Ends an incarnation of an owner gracefully.
+/// Its entries become invalid at once and are then removed, each with a receipt.
 #[utoipa::path(post, path = "/v1/registry/{name}/retire", tag = "registry",
     request_body = ClaimBody,
     responses((status = 200, body = RetireAnswer),
-        (status = 409, description = "That life had already ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation had already ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn retire(
     State(app): State<Shared>,
@@ -175,7 +178,7 @@ async fn retire(
     Ok(JsonAnswer(RetireAnswer { owner: body.owner, incarnation, reclaimed }))
 }
 
-/// The keys, and whether there was just one.
+/// The given keys, and whether the caller gave a single `key` instead of `keys`.
 fn one_or_many(key: Option<String>, keys: Option<Vec<String>>) -> HttpResult<(Vec<Name>, bool)> {
     match (key, keys) {
         (Some(key), None) => Ok((vec![Name::new(&key)?], true)),

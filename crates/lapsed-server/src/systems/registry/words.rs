@@ -1,4 +1,4 @@
-//! What people read about a registry.
+//! The labels and sentences that people read about a registry.
 
 use crate::systems::words::{GENERAL, KindWords};
 

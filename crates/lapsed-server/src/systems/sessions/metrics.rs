@@ -1,5 +1,5 @@
-//! The original's own series of orphan cleanup, by its names: sums over all systems of sessions.
-//! They appear with the first such system.
+//! The series of orphan cleanup under the names that the original application uses: sums over all
+//! systems of sessions. They are registered with the first such system.
 
 use std::sync::Once;
 
@@ -23,10 +23,10 @@ struct BySkipped {
     reason: String,
 }
 
-/// What is shown at zero from the start; others appear when they happen.
+/// Reasons whose series start at zero; other reasons appear when they first occur.
 const SKIPPED: &[&str] = &["active", "gone", "store_away", "unreadable", "brake", "in_doubt"];
 
-/// The series of orphan cleanup.
+/// The series of the cleanup of orphaned sessions.
 pub struct SessionSeries {
     shown: Once,
     disconnected: Gauge,
@@ -62,7 +62,7 @@ impl KindMetrics for SessionSeries {
             let help = "How long passes over orphaned sessions took";
             to.register("orphan_cleanup_duration_seconds", help, self.seconds.clone());
             to.register("orphan_sessions_deleted", "Orphans deleted", self.deleted.clone());
-            let help = "Suspects that were no orphans after all, by why";
+            let help = "Suspects that turned out not to be orphans, by reason";
             to.register("orphan_sessions_skipped", help, self.skipped.clone());
             let help = "Keys that reconciling had to scan";
             to.register("orphan_cleanup_keys_scanned", help, self.scanned.clone());
@@ -86,8 +86,8 @@ impl KindMetrics for SessionSeries {
     }
 }
 
-/// Counts who is disconnected, over all systems of sessions. A store that does not answer leaves the gauge
-/// as it was.
+/// Counts the disconnected sessions of all systems of sessions. If a store does not answer, the
+/// gauge keeps its value.
 pub async fn scrape(metrics: &Metrics, systems: &OpenSystems) {
     let mut disconnected = 0;
     for sessions in systems.systems().iter().filter_map(|live| live.operations::<Sessions>()) {

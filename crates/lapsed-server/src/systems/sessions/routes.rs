@@ -1,5 +1,5 @@
-//! `/v1/sessions/{name}/...`: one route per operation, named like it. Whatever names a session that
-//! is not there answers 404 and changes nothing.
+//! The routes `/v1/sessions/{name}/...`, one per operation and named after it. A request for a
+//! session that does not exist is answered 404 and changes nothing.
 
 mod owners;
 mod references;
@@ -21,13 +21,13 @@ use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 use crate::print::plural;
 
-/// A body, and yet it only looks.
+/// `get_many` only reads, although it is called with a body.
 pub const SCOPES: &[(&str, Scope)] = &[("get_many", Scope::Read)];
 
-/// Retiring lets go of everything that was held, however much that is.
+/// Retiring an owner releases all of its references, which may take long.
 pub const SLOW: &[&str] = &["retire"];
 
-/// All of them.
+/// The routes of all operations on sessions.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(activate))
@@ -50,12 +50,13 @@ fn missing(session: &str) -> Problem {
     Problem::not_found(format!("there is no session {session:?}"))
 }
 
-/// Makes a session, or brings an existing one back: its disconnection is forgotten, and what is
-/// given is set. Until somebody connects its grace runs.
+/// Creates a session, or reactivates an existing one.
+/// The disconnection of an existing session is cleared, and the given fields are set. The grace
+/// period runs until somebody connects.
 #[utoipa::path(post, path = "/v1/sessions/{name}/activate", tag = "sessions",
     request_body = ProfileBody,
-    responses((status = 201, description = "It was made", body = ActivateAnswer),
-        (status = 200, description = "It was there", body = ActivateAnswer)))]
+    responses((status = 201, description = "The session was created", body = ActivateAnswer),
+        (status = 200, description = "The session existed", body = ActivateAnswer)))]
 async fn activate(
     State(app): State<Shared>,
     Path(name): Path<String>,
@@ -67,7 +68,7 @@ async fn activate(
     Ok((status, JsonAnswer(ActivateAnswer::of(activated))))
 }
 
-/// One session.
+/// Returns one session.
 #[utoipa::path(get, path = "/v1/sessions/{name}/get/{session}", tag = "sessions",
     responses((status = 200, body = SessionAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -80,7 +81,7 @@ async fn get(
     found.map(|found| JsonAnswer(SessionAnswer::of(found))).ok_or_else(|| missing(&session))
 }
 
-/// Many sessions, in order; `null` where there is none.
+/// Returns many sessions in the order of the request; `null` for a session that does not exist.
 #[utoipa::path(post, path = "/v1/sessions/{name}/get_many", tag = "sessions",
     request_body = SessionsBody,
     responses((status = 200, body = SessionsAnswer)))]
@@ -102,7 +103,7 @@ async fn get_many(
     Ok(JsonAnswer(SessionsAnswer { results }))
 }
 
-/// Sets what is given, and leaves the rest as it is.
+/// Sets the given fields of a session, and leaves the others as they are.
 #[utoipa::path(post, path = "/v1/sessions/{name}/update", tag = "sessions",
     request_body = ProfileBody,
     responses((status = 200, body = SessionAnswer),
@@ -120,7 +121,7 @@ async fn update(
         .ok_or_else(|| missing(id.as_str()))
 }
 
-/// Removes a session with what hangs on it, unless somebody is connected.
+/// Deletes a session with all of its data, unless somebody is connected.
 #[utoipa::path(post, path = "/v1/sessions/{name}/delete", tag = "sessions",
     request_body = SessionBody,
     responses((status = 200, body = DeleteAnswer),
@@ -149,7 +150,7 @@ fn active(session: &str, references: u64) -> Problem {
         .with("references", json!(references))
 }
 
-/// Sessions whose grace is over, the longest overdue first.
+/// Lists sessions whose grace period is over, the longest overdue first.
 #[utoipa::path(get, path = "/v1/sessions/{name}/orphans", tag = "sessions",
     params(("name" = String, Path), OrphansQuery),
     responses((status = 200, body = Orphans)))]
@@ -162,7 +163,7 @@ async fn orphans(
     Ok(JsonAnswer(Orphans { orphans: orphans.into_iter().map(String::from).collect() }))
 }
 
-/// How many sessions are disconnected.
+/// Returns how many sessions are disconnected.
 #[utoipa::path(get, path = "/v1/sessions/{name}/disconnected_count", tag = "sessions",
     responses((status = 200, body = DisconnectedCount)))]
 async fn disconnected_count(
@@ -173,10 +174,10 @@ async fn disconnected_count(
     Ok(JsonAnswer(DisconnectedCount { disconnected_count }))
 }
 
-/// The current session of a broadcaster.
+/// Returns the current session of a broadcaster.
 #[utoipa::path(get, path = "/v1/sessions/{name}/broadcaster/{id}", tag = "sessions",
     responses((status = 200, body = BroadcasterAnswer),
-        (status = 404, description = "It has none", body = schemas::Problem,
+        (status = 404, description = "The broadcaster has no session", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn broadcaster(
     State(app): State<Shared>,

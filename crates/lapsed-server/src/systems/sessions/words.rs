@@ -1,4 +1,4 @@
-//! What people read about sessions.
+//! The labels and sentences that people read about sessions.
 
 use crate::systems::words::{GENERAL, KindWords};
 

@@ -1,10 +1,10 @@
-//! What the registry's routes are given and answer.
+//! The bodies and answers of the routes of a registry.
 
 use lapsed_core::registry::{FoundEntry, Registered};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What to register: `key` or `keys`.
+/// The keys to register for an owner: either `key` or `keys`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterBody {
@@ -14,31 +14,32 @@ pub struct RegisterBody {
     #[schema(example = "356307042441013")]
     pub key: Option<String>,
     pub keys: Option<Vec<String>>,
-    /// Leave alone what another living owner holds.
+    /// Do not take over keys that another living owner holds.
     #[serde(default)]
     pub if_free: bool,
 }
 
-/// Many keys to register.
+/// Many keys to register for an owner.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterManyBody {
     pub owner: String,
     pub incarnation: Option<u64>,
     pub keys: Vec<String>,
-    /// Leave alone what another living owner holds.
+    /// Do not take over keys that another living owner holds.
     #[serde(default)]
     pub if_free: bool,
 }
 
-/// Who holds, or held, a key.
+/// The owner that holds, or held, a key.
 #[derive(Serialize, ToSchema)]
 pub struct HolderShape {
     pub owner: String,
     pub incarnation: u64,
 }
 
-/// What became of one key: `new`, `kept`, `moved` (then `from`) or `taken` (then `by`).
+/// The result of one registration: `new`, `kept`, `moved` (with the previous holder in `from`) or
+/// `taken` (with the current holder in `by`).
 #[derive(Serialize, ToSchema)]
 pub struct RegisterOutcome {
     #[serde(flatten)]
@@ -46,7 +47,8 @@ pub struct RegisterOutcome {
     pub outcome: Registered,
 }
 
-/// The same, for the document.
+/// The result of one registration: `new`, `kept`, `moved` (with the previous holder in `from`) or
+/// `taken` (with the current holder in `by`).
 #[derive(Serialize, ToSchema)]
 pub struct OutcomeShape {
     pub outcome: String,
@@ -54,7 +56,7 @@ pub struct OutcomeShape {
     pub by: Option<HolderShape>,
 }
 
-/// The same where there may be none.
+/// The result of a single registration; absent when `keys` was given.
 #[derive(Serialize, ToSchema)]
 pub struct SingleOutcome {
     pub outcome: Option<String>,
@@ -62,15 +64,16 @@ pub struct SingleOutcome {
     pub by: Option<HolderShape>,
 }
 
-/// For a single key its outcome stands at the top; for many there is `results`, in order.
+/// The result of a registration. For a single `key` the outcome is at the top level; for `keys`
+/// there is `results`, in order.
 #[derive(Serialize, ToSchema)]
 #[schema(as = RegisterAnswer)]
 pub struct RegisterResponse {
     pub owner: String,
     pub incarnation: u64,
-    /// Whether this call began the life.
+    /// Whether this call started the incarnation.
     pub started: bool,
-    /// Until when that life lives, if this call began it.
+    /// The deadline of the incarnation's next heartbeat, if this call started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +106,7 @@ impl RegisterResponse {
     }
 }
 
-/// What to let go of.
+/// A key that its owner removes.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnregisterBody {
@@ -112,7 +115,7 @@ pub struct UnregisterBody {
     pub key: String,
 }
 
-/// Many keys to let go of.
+/// Many keys that their owner removes.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UnregisterManyBody {
@@ -121,34 +124,35 @@ pub struct UnregisterManyBody {
     pub keys: Vec<String>,
 }
 
-/// Whether it was still this owner's.
+/// Whether the key was removed: it was not if this owner no longer held it.
 #[derive(Serialize, ToSchema)]
 pub struct UnregisterAnswer {
     pub removed: bool,
 }
 
-/// How many were, and which.
+/// How many of the keys were removed, and for each key whether it was.
 #[derive(Serialize, ToSchema)]
 pub struct UnregisterManyAnswer {
     pub removed: usize,
     pub results: Vec<bool>,
 }
 
-/// Many keys.
+/// The keys to look up.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeysBody {
     pub keys: Vec<String>,
 }
 
-/// An entry of a living owner.
+/// A key and the living owner that holds it.
 #[derive(Serialize, ToSchema)]
 pub struct Entry {
     pub key: String,
     pub owner: String,
     pub incarnation: u64,
     pub registered_ms: Option<u64>,
-    /// Until when its owner lives unless it beats.
+    /// When the owner counts as dead unless it sends a heartbeat, in milliseconds on the store's
+    /// clock.
     pub due_ms: u64,
 }
 
@@ -164,17 +168,17 @@ impl Entry {
     }
 }
 
-/// One a key, in order.
+/// One result per key, in the order of the request; `null` for a key that no living owner holds.
 #[derive(Serialize, ToSchema)]
 pub struct Entries {
     pub results: Vec<Option<Entry>>,
 }
 
-/// What a graceful end did.
+/// What the graceful end of an owner did.
 #[derive(Serialize, ToSchema)]
 pub struct RetireAnswer {
     pub owner: String,
     pub incarnation: u64,
-    /// How many entries were removed, each with its receipt.
+    /// How many entries were removed, each with a receipt.
     pub reclaimed: u64,
 }

@@ -1,4 +1,5 @@
-//! The owners of references: what they refer to, and their graceful end; the rest is as everywhere.
+//! Routes for the owners of references: which sessions they refer to, and their graceful end. The
+//! other routes of owners are the same for all kinds.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult};
 use crate::http::{Shared, schemas};
 
-/// All of them.
+/// The routes for owners that only sessions have.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(referred))
@@ -23,7 +24,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(owners::routes(Kind::Sessions))
 }
 
-/// The sessions that one life of an owner refers to, by id.
+/// Lists the sessions that one incarnation of an owner refers to, ordered by id.
 #[utoipa::path(get, path = "/v1/sessions/{name}/sessions/{owner}", tag = "sessions",
     params(("name" = String, Path), ("owner" = String, Path), HeldQuery),
     responses((status = 200, body = Referred)))]
@@ -40,12 +41,12 @@ async fn referred(
     Ok(JsonAnswer(Referred { sessions, next }))
 }
 
-/// Ends a life gracefully: its references go, and sessions that nobody else refers to begin their
-/// grace.
+/// Ends an incarnation of an owner gracefully.
+/// Its references are released, and the grace period of sessions without other references begins.
 #[utoipa::path(post, path = "/v1/sessions/{name}/retire", tag = "sessions",
     request_body = ClaimBody,
     responses((status = 200, body = SessionsRetireAnswer),
-        (status = 409, description = "That life had already ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation had already ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn retire(
     State(app): State<Shared>,

@@ -1,4 +1,4 @@
-//! References: connecting, disconnecting, resuming; one at a time or many.
+//! Routes for references: connecting, disconnecting and resuming, for one session or many.
 
 use axum::extract::State;
 use futures::future::join_all;
@@ -15,10 +15,10 @@ use crate::http::owners::{HttpResult, bounded, names};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// How many of a batch are under way at once: the store commits them together.
+/// How many calls of a batch run concurrently; the store commits them together.
 pub const AT_ONCE: usize = 256;
 
-/// All of them.
+/// The routes that change references.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(connect))
@@ -28,14 +28,15 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(resume))
 }
 
-/// One more reference; the disconnection is forgotten in the same step. An owner never seen before
-/// is started by it.
+/// Adds a reference to a session.
+/// The disconnection of the session is cleared in the same step. An owner that was never seen
+/// before is started by the call.
 #[utoipa::path(post, path = "/v1/sessions/{name}/connect", tag = "sessions",
     request_body = ReferenceBody,
     responses((status = 200, body = StandingAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
             content_type = "application/problem+json"),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn connect(
     State(app): State<Shared>,
@@ -45,13 +46,14 @@ async fn connect(
     one(sessions(&app, &name)?, Step::Connect, body).await
 }
 
-/// One reference less; when it was the last of all, the grace begins in the same step.
+/// Removes a reference from a session; when it was the last one, the grace period begins in the
+/// same step.
 #[utoipa::path(post, path = "/v1/sessions/{name}/disconnect", tag = "sessions",
     request_body = ReferenceBody,
     responses((status = 200, body = StandingAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
             content_type = "application/problem+json"),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn disconnect(
     State(app): State<Shared>,
@@ -61,8 +63,9 @@ async fn disconnect(
     one(sessions(&app, &name)?, Step::Disconnect, body).await
 }
 
-/// Connects one owner to many sessions; each has its own answer, in order. A life that has ended,
-/// or a store that does not answer, ends it: the rest are answered the same without being tried.
+/// Connects one owner to many sessions; each has its own result, in order.
+/// If the owner's incarnation has ended or the store does not answer, the remaining sessions are
+/// not tried and get the same result.
 #[utoipa::path(post, path = "/v1/sessions/{name}/connect_many", tag = "sessions",
     request_body = ReferencesBody,
     responses((status = 200, body = StandingsAnswer)))]
@@ -74,7 +77,7 @@ async fn connect_many(
     many(sessions(&app, &name)?, Step::Connect, body).await
 }
 
-/// Disconnects one owner from many sessions; as `connect_many`.
+/// Disconnects one owner from many sessions, with results and failures as in `connect_many`.
 #[utoipa::path(post, path = "/v1/sessions/{name}/disconnect_many", tag = "sessions",
     request_body = ReferencesBody,
     responses((status = 200, body = StandingsAnswer)))]
@@ -86,7 +89,7 @@ async fn disconnect_many(
     many(sessions(&app, &name)?, Step::Disconnect, body).await
 }
 
-/// Forgets the disconnection without adding a reference: the grace begins anew.
+/// Clears the disconnection of a session without adding a reference: the grace period starts again.
 #[utoipa::path(post, path = "/v1/sessions/{name}/resume", tag = "sessions",
     request_body = SessionBody,
     responses((status = 200, body = StandingAnswer),
@@ -102,7 +105,7 @@ async fn resume(
     Ok(JsonAnswer(StandingAnswer::of(body.session, standing)))
 }
 
-/// Which way a reference goes.
+/// Whether a reference is added or removed.
 #[derive(Clone, Copy)]
 enum Step {
     Connect,

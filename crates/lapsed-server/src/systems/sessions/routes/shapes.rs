@@ -1,4 +1,4 @@
-//! What the routes of sessions are given and answer.
+//! The bodies and answers of the routes of sessions.
 
 use lapsed_core::Name;
 use lapsed_core::owner::Claim;
@@ -10,18 +10,19 @@ use utoipa::{IntoParams, ToSchema};
 use crate::http::owners::{HttpResult, claim};
 use crate::http::problem::Problem;
 
-/// A session and what it carries; what is absent stays as it is.
+/// A session and its data. Absent fields stay as they are.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProfileBody {
-    /// 1 to 512 bytes, no control characters.
+    /// The session's id: 1 to 512 bytes, no control characters.
     #[schema(example = "7b1f3c1e-9f0a-4a53-8f5e-2a4f6f0f0a11")]
     pub session: String,
-    /// The application's own value, as it writes it.
+    /// A value of the application, stored unchanged.
     pub value: Option<String>,
-    /// Whose session it is; one session a broadcaster is the current one.
+    /// The broadcaster to whom the session belongs. Each broadcaster has at most one current
+    /// session.
     pub broadcaster_user_id: Option<String>,
-    /// The application's configuration, as it writes it.
+    /// The application's configuration of the session, stored unchanged.
     pub config_json: Option<String>,
 }
 
@@ -34,22 +35,22 @@ impl ProfileBody {
     }
 }
 
-/// Which session.
+/// The session that the call is about.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionBody {
     pub session: String,
 }
 
-/// Who connects to, or disconnects from, which session.
+/// An owner that connects to or disconnects from a session.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReferenceBody {
     pub session: String,
-    /// Whose reference it is; left out only where references have no owner (`mode = "adopt"`).
+    /// The owner of the reference; absent only where references have no owner (`mode = "adopt"`).
     #[schema(example = "chat-1")]
     pub owner: Option<String>,
-    /// Which life of that owner; the newest without it.
+    /// The incarnation of the owner; without it, the newest one.
     pub incarnation: Option<u64>,
 }
 
@@ -59,14 +60,14 @@ impl ReferenceBody {
     }
 }
 
-/// Who connects to, or disconnects from, which sessions.
+/// An owner that connects to or disconnects from many sessions.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReferencesBody {
     pub sessions: Vec<String>,
-    /// Whose references they are; left out only where references have no owner.
+    /// The owner of the references; absent only where references have no owner (`mode = "adopt"`).
     pub owner: Option<String>,
-    /// Which life of that owner; the newest without it.
+    /// The incarnation of the owner; without it, the newest one.
     pub incarnation: Option<u64>,
 }
 
@@ -84,7 +85,7 @@ fn claim_of(owner: Option<&str>, incarnation: Option<u64>) -> HttpResult<Option<
     }
 }
 
-/// One session.
+/// A session as the store has it.
 #[derive(Serialize, ToSchema)]
 pub struct SessionAnswer {
     pub session: String,
@@ -94,15 +95,17 @@ pub struct SessionAnswer {
     pub broadcaster_user_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config_json: Option<String>,
-    /// How many references there are.
+    /// How many references the session has.
     pub references: u64,
-    /// When the last of them went, on the store's clock; none while it is active.
+    /// When the last reference was removed, in milliseconds on the store's clock; absent while the
+    /// session is active.
     pub disconnected_ms: Option<u64>,
-    /// When it was last updated, where that is known.
+    /// When the session was last updated, where that is known.
     pub updated_ms: Option<u64>,
-    /// When it is an orphan unless somebody connects; none while somebody is connected.
+    /// When the session becomes an orphan unless somebody connects; absent while somebody is
+    /// connected.
     pub due_ms: Option<u64>,
-    /// The store's clock.
+    /// The time of the answer, in milliseconds on the store's clock.
     pub now_ms: u64,
 }
 
@@ -124,10 +127,10 @@ impl SessionAnswer {
     }
 }
 
-/// What an activation made or brought back.
+/// A session that was created or reactivated.
 #[derive(Serialize, ToSchema)]
 pub struct ActivateAnswer {
-    /// Whether it was made; otherwise an existing one was brought back.
+    /// Whether the session was created; otherwise an existing one was reactivated.
     pub created: bool,
     #[serde(flatten)]
     pub session: SessionAnswer,
@@ -140,24 +143,24 @@ impl ActivateAnswer {
     }
 }
 
-/// How a session stands after a reference came or went.
+/// The state of a session after a reference was added or removed.
 #[derive(Serialize, ToSchema)]
 pub struct StandingAnswer {
     pub session: String,
-    /// How many references there are now.
+    /// How many references the session has now.
     pub references: u64,
-    /// How many of them are the caller's.
+    /// How many of the references belong to the calling owner.
     pub yours: u64,
-    /// Whether this call changed anything: a disconnect without a reference does not.
+    /// Whether this call changed anything; a disconnect without a reference does not.
     pub changed: bool,
-    /// When the last reference went; none while it is active.
+    /// When the last reference was removed; absent while the session is active.
     pub disconnected_ms: Option<u64>,
-    /// The life that was meant; none where references have no owner.
+    /// The owner's incarnation that the call applied to; absent where references have no owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
-    /// Whether this call began that life.
+    /// Whether this call started the incarnation.
     pub started: bool,
-    /// Until when that life lives, if this call began it.
+    /// The deadline of the incarnation's next heartbeat, if this call started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,13 +185,13 @@ impl StandingAnswer {
     }
 }
 
-/// One answer a session, in order.
+/// One result per session, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct StandingsAnswer {
     pub results: Vec<OneStanding>,
 }
 
-/// Either how one session stands (`ok` is true) or a problem (`ok` is false).
+/// Either the state of one session (`ok` is true) or a problem (`ok` is false).
 #[derive(Serialize, ToSchema)]
 pub struct OneStanding {
     pub ok: bool,
@@ -214,69 +217,69 @@ impl OneStanding {
     }
 }
 
-/// Many sessions.
+/// The ids of many sessions.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionsBody {
     pub sessions: Vec<String>,
 }
 
-/// One a session, in order.
+/// One result per session, in the order of the request; `null` for a session that does not exist.
 #[derive(Serialize, ToSchema)]
 pub struct SessionsAnswer {
     pub results: Vec<Option<SessionAnswer>>,
 }
 
-/// It is gone, with what hung on it.
+/// The session was deleted with all of its data.
 #[derive(Serialize, ToSchema)]
 pub struct DeleteAnswer {
     pub session: String,
-    /// `deleted`
+    /// The result, which is always `deleted`.
     #[schema(example = "deleted")]
     pub outcome: &'static str,
 }
 
-/// How many orphans.
+/// How many orphaned sessions to list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct OrphansQuery {
-    /// At most so many; 1,000 unless told.
+    /// The most sessions to list; by default 1,000.
     pub limit: Option<usize>,
 }
 
-/// The longest overdue first.
+/// Orphaned sessions, the longest overdue first.
 #[derive(Serialize, ToSchema)]
 pub struct Orphans {
     pub orphans: Vec<String>,
 }
 
-/// How many sessions nobody is connected to.
+/// The number of sessions that nobody is connected to.
 #[derive(Serialize, ToSchema)]
 pub struct DisconnectedCount {
     pub disconnected_count: u64,
 }
 
-/// A broadcaster's current session.
+/// The current session of a broadcaster.
 #[derive(Serialize, ToSchema)]
 pub struct BroadcasterAnswer {
     pub broadcaster_user_id: String,
     pub session: String,
 }
 
-/// A page of the sessions that one life refers to.
+/// One page of the sessions that one incarnation of an owner refers to.
 #[derive(Serialize, ToSchema)]
 pub struct Referred {
     pub sessions: Vec<String>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// What a graceful end did.
+/// What the graceful end of an owner did.
 #[derive(Serialize, ToSchema)]
 pub struct SessionsRetireAnswer {
     pub owner: String,
     pub incarnation: u64,
-    /// How many sessions it was let go from.
+    /// How many sessions lost the owner's references.
     pub released: u64,
 }
