@@ -1,4 +1,5 @@
-//! `kind = "inflight"`: its section of the configuration, and how it is built.
+//! The kind `inflight`: how its section of the configuration is read, and how a system of it is
+//! built.
 
 pub mod layout;
 pub mod metrics;
@@ -42,10 +43,11 @@ use crate::metrics::{KindMetrics, Metrics};
 use crate::node::shapes::SystemStatus;
 use crate::node::{BuildContext, BuiltSystem, LiveHooks, LiveSystem, OpenSystems, SystemPlan};
 
-/// The kind `inflight`.
+/// Systems of jobs in flight, which are put back on their queues when their worker dies.
 pub struct InflightKind;
 
-/// As the file writes it. The key names only matter on a store that others write to, too.
+/// The `[[system]]` section in the file. The names of Redis keys only matter on a store that other
+/// applications write to.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct InflightSection {
@@ -91,12 +93,12 @@ impl InflightSection {
     }
 }
 
-/// How often workers beat, and how long a beat lasts.
+/// The heartbeat of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InflightTimes {
-    /// After how long a silence a worker is dead.
+    /// How long a worker may be silent before it counts as dead.
     pub ttl: Duration,
-    /// How often it beats.
+    /// The interval of a worker's heartbeats.
     pub interval: Duration,
 }
 
@@ -177,7 +179,8 @@ impl SystemKind for InflightKind {
     }
 }
 
-/// `heartbeat_ttl`, which the original calls `orphan_threshold`, and how often workers beat.
+/// Reads `heartbeat_ttl`, which the original application calls `orphan_threshold`, and the interval
+/// of heartbeats.
 fn plan_times(
     section: &Section<'_>,
     given: &InflightSection,

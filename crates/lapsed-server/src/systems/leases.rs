@@ -1,4 +1,5 @@
-//! `kind = "leases"`: its section of the configuration, and how it is built.
+//! The kind `leases`: how its section of the configuration is read, and how a system of it is
+//! built.
 
 pub mod metrics;
 mod presets;
@@ -31,15 +32,16 @@ use crate::http::Shared;
 use crate::metrics::KindMetrics;
 use crate::node::{BuildContext, BuiltSystem, SystemPlan};
 
-/// How wide the buckets of the index are, unless told, and at least and at most.
+/// The time span of one bucket of the index: the default, the smallest and the largest.
 const BUCKET: Duration = Duration::from_secs(3_600);
 const BUCKET_MIN: Duration = Duration::from_secs(60);
 const BUCKET_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// The kind `leases`.
+/// Systems of leases on keys, and of decisions on transactions.
 pub struct LeasesKind;
 
-/// As the file writes it. Four keys of the sweep may also stand here, by the names of the original.
+/// The `[[system]]` section in the file. Four keys of the `sweep` table may also be written
+/// directly in this section, under the names that the original application uses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct LeasesSection {
@@ -71,14 +73,15 @@ impl LeasesSection {
     }
 }
 
-/// How long things last.
+/// Durations of a system of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeasesTimes {
-    /// A lease, unless told.
+    /// How long a lease lasts, unless the request says otherwise.
     pub ttl: Duration,
-    /// A decision, unless told.
+    /// How long a decision is kept, unless the request says otherwise.
     pub decision_ttl: Duration,
-    /// How wide the buckets of the index are; none where there are no buckets.
+    /// The time span of one bucket of the index; `None` on the embedded store, whose index has no
+    /// buckets.
     pub bucket: Option<Duration>,
 }
 
@@ -233,7 +236,7 @@ impl SystemPlan for LeasesPlan {
     fn describe_brake(&self) -> String {
         let away = match self.times.bucket {
             None => "after the store was away every lease has a whole TTL again",
-            // Nobody can tell for how long a bucket was out of reach, and of whom.
+            // No process can know for how long an object store was unreachable for the holders.
             Some(_) => {
                 "a lease is over at its deadline, whether or not its holder reached the store"
             }

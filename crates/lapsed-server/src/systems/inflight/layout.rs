@@ -1,4 +1,5 @@
-//! Where jobs are on a store that others write to, too: queues, and what is in flight.
+//! The Redis keys of queues and of jobs in flight, on a store that other applications write to as
+//! well.
 
 use std::fmt;
 
@@ -13,14 +14,14 @@ use crate::config::origin::{Settings, Show};
 use crate::stores::template;
 use crate::systems::inflight::InflightTimes;
 
-/// How queues are written down.
+/// The data structure that holds a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueWord {
     Lapsed,
-    /// `queue:NAME`, as Sidekiq has them.
+    /// Sidekiq's queues: lists called `queue:NAME`.
     Sidekiq,
-    /// A plain list of payloads, popped at its right end.
+    /// A plain list of payloads that is popped at its right end.
     List,
     Stream,
 }
@@ -58,7 +59,7 @@ impl Show for QueueWord {
     }
 }
 
-/// Whose layout it is.
+/// The application whose key names are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LayoutPreset {
@@ -90,10 +91,10 @@ impl Show for LayoutPreset {
     }
 }
 
-/// What lapsed's own keys lie beside, where all of them are its own.
+/// The default prefix of the keys of jobs in flight in native mode.
 const PREFIX: &str = "lapsed:inflight";
 
-/// What of the section is about keys.
+/// The part of the configuration's section that is about keys.
 pub struct LayoutSection {
     pub access: Access,
     pub queues: Option<QueueWord>,
@@ -108,33 +109,36 @@ pub struct LayoutSection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InflightKeys {
     pub access: Access,
-    /// Whether jobs are in a folder, where nothing has a key.
+    /// Whether the store is embedded: then nothing has a Redis key.
     pub is_embedded: bool,
-    /// How queues are written down.
+    /// The data structure that holds the queues.
     pub queues: QueueWord,
-    /// The key of a queue; `{queue}` is its name.
+    /// The key of a queue; `{queue}` stands for its name.
     pub queue_key: String,
-    /// What the keys of what is in flight begin with.
+    /// The prefix of the keys of jobs in flight.
     pub prefix: String,
-    /// Where the application registers jobs itself.
+    /// The application's own keys in adopt mode, where the application registers jobs itself;
+    /// `None` in native mode.
     pub adopted: Option<Adopted>,
 }
 
-/// The keys that the application writes itself.
+/// The keys that the application writes itself in adopt mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adopted {
-    /// Job → its last heartbeat.
+    /// The sorted set that maps a job to its last heartbeat.
     pub index_key: String,
-    /// Job → what it carries.
+    /// The hash that maps a job to its payload.
     pub jobs_key: String,
-    /// The lock of whoever collects orphans.
+    /// The lock of the process that collects orphans.
     pub gc_lock_key: String,
-    /// Whether it keeps more of each job besides, to be removed along with it.
+    /// Whether the application keeps details of each job in further keys, which are removed
+    /// together with the job.
     pub has_details: bool,
 }
 
 impl Adopted {
-    /// The keys that the application names itself, and those beside them.
+    /// The Redis layout with the application's own key names; the other keys are derived from
+    /// `prefix`.
     fn layout(&self, prefix: &str) -> AdoptedInflightLayout {
         let keys = AdoptedInflightLayout::under(prefix);
         let details = |key: Option<String>| key.filter(|_| self.has_details);
@@ -150,7 +154,7 @@ impl Adopted {
 }
 
 impl LayoutSection {
-    /// All keys, each as given or as by default.
+    /// Determines all keys from the configuration and the defaults.
     pub fn plan(
         mut self,
         section: &Section<'_>,
@@ -201,7 +205,7 @@ impl LayoutSection {
         Ok((prefix, adopted))
     }
 
-    /// What would have no effect, or cannot work.
+    /// Refuses settings that would have no effect or cannot work.
     fn check(&self, section: &Section<'_>, is_embedded: bool) -> Result<(), ConfigError> {
         let adopts = self.access == Access::Adopt;
         for (key, is_given) in [
@@ -234,7 +238,7 @@ impl LayoutSection {
 }
 
 impl InflightKeys {
-    /// The same as the store has it.
+    /// The layout that the Redis store is opened with.
     pub fn on_redis(
         &self,
         times: InflightTimes,
@@ -261,7 +265,7 @@ impl InflightKeys {
         }))
     }
 
-    /// Which queues, in words.
+    /// A sentence about the queues, for `lapsed check`.
     pub fn describe(&self) -> String {
         let key = &self.queue_key;
         let queues = match self.queues {

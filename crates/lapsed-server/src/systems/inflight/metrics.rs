@@ -1,5 +1,5 @@
-//! Jobs: where they are, what became of them, and what was done with those of the dead. The series
-//! appear with the first system of jobs.
+//! The series of jobs: where they are, how they ended, and what was done with the jobs of dead
+//! workers. They are registered with the first system of jobs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::node::OpenSystems;
 const DID: &[RecoveryAction] =
     &[RecoveryAction::PutBack, RecoveryAction::DeadLetter, RecoveryAction::Dropped];
 
-/// The series of jobs.
+/// The series of all systems of jobs.
 #[derive(Default)]
 pub struct JobSeries {
     shown: OnceLock<()>,
@@ -31,7 +31,7 @@ impl KindMetrics for JobSeries {
     fn introduce(&self, of: &OfSystem, to: &mut Registry) {
         self.shown.get_or_init(|| {
             to.register("lapsed_jobs", "Jobs there are, by where", self.jobs.clone());
-            let help = "What became of jobs since the beginning, as the store counts it";
+            let help = "Jobs by how they ended, since the beginning, as the store counts them";
             to.register("lapsed_jobs_account", help, self.account.clone());
             let help = "Jobs of workers that ended, by what was done with them";
             to.register("lapsed_recovered", help, self.recovered.clone());
@@ -68,7 +68,8 @@ impl JobSeries {
     }
 }
 
-/// Reads the account of every system of jobs. One whose store does not answer is left as it was.
+/// Reads the counts of every system of jobs from its store. If a store does not answer, the gauges
+/// of its systems keep their values.
 pub async fn scrape(metrics: &Metrics, systems: &OpenSystems) {
     let Some(series) = metrics.of::<JobSeries>() else { return };
     for live in systems.systems() {

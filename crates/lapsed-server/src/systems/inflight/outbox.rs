@@ -1,8 +1,9 @@
-//! The outbox: jobs that go back to queues out of the store's reach are delivered by HTTP.
+//! The outbox: delivers jobs by HTTP to queues that the store cannot reach.
 //!
-//! A delivery is a job in flight like any other: it is taken from the outbox by a worker of this
-//! process, and completed when the other side has said that it has it. Whoever dies in between is
-//! found by a pass, and the job is delivered again: at least once, with the same key each time.
+//! A delivery is a job in flight like any other: a worker of this process takes it from the outbox,
+//! and completes it when the receiver has acknowledged it. If this process dies in between, a pass
+//! puts the job back and it is delivered again: at least once, with the same idempotency key each
+//! time.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,13 +20,14 @@ use super::webhook::{DeliveryWebhook, OUTBOX};
 use crate::outbound::delivery::{Delivered, Delivery, deliver};
 use crate::outbound::{self, header_safe};
 
-/// Who delivers. Every process is a life of its own under this name.
+/// The owner name of the workers that deliver; each process is an incarnation of its own.
 const OWNER: &str = "lapsed:outbox";
 
-/// How soon a worker that could not begin, or was lost, begins again.
+/// The pause before a worker that could not start or was lost is started again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Delivers until told to stop. What is between two tries then is given back.
+/// Delivers until `stop` is signalled. Deliveries that wait for their next attempt are then given
+/// back.
 pub async fn run(
     system: SystemId,
     inflight: Arc<Inflight>,
@@ -41,7 +43,7 @@ pub async fn run(
     };
     while !outbox.stop.is_told() {
         if let Err(error) = outbox.deliver().await {
-            tracing::warn!(system = %outbox.system, %error, "delivering broke off; beginning again");
+            tracing::warn!(system = %outbox.system, %error, "the worker of the outbox ended; starting another");
             outbox.pause(AGAIN).await;
         }
     }
@@ -66,17 +68,19 @@ struct JobDocument<'a> {
 }
 
 impl Outbox {
-    /// One life of the worker.
+    /// Runs one incarnation of the worker until it is stopped or lost.
     async fn deliver(&self) -> Result<(), Error> {
         let worker = Worker::start(self.inflight.clone(), OWNER).await?;
         let at_once = self.webhook.at_once;
         let ran = worker.run(&OUTBOX, at_once, &self.stop, |job| self.deliver_one(job)).await;
-        // Whatever it still holds goes back at once; if even that fails, a pass finds it.
+        // Jobs that the worker still holds are given back at once; if that fails, a pass finds
+        // them.
         let retired = worker.retire().await;
         ran.and(retired.map(drop))
     }
 
-    /// Tries until it was taken, until there were too many tries, or until told to stop.
+    /// Attempts one delivery until the receiver has accepted it, the attempts are used up, or
+    /// `stop` is signalled.
     async fn deliver_one(&self, job: Claimed) -> Result<JobResult, String> {
         let Some(key) = self.key(&job).await else {
             return Ok(JobResult::GiveBack(QueueEnd::Front));
@@ -93,8 +97,9 @@ impl Outbox {
         }
     }
 
-    /// The same for every try at this job, and another one should an id be used again later.
-    /// None when the job is gone, or told to stop before the store has answered.
+    /// The idempotency key: the same for every attempt at this job, and a different one if the
+    /// job's id is used again later. `None` if the job no longer exists, or if `stop` was signalled
+    /// before the store answered.
     async fn key(&self, job: &Claimed) -> Option<String> {
         while !self.stop.is_told() {
             match self.inflight.job(&job.id).await {
@@ -120,13 +125,13 @@ impl Outbox {
         serde_json::to_vec(&delivery).unwrap_or_default()
     }
 
-    /// One try. The error says nothing of the address.
+    /// Makes one attempt. The error does not contain the address, which may hold a secret.
     async fn post(&self, key: &str, body: &[u8]) -> Result<(), String> {
         let headers = [("idempotency-key", header_safe(key))];
         outbound::post(&self.agent, &self.webhook.address, &headers, body.to_vec()).await
     }
 
-    /// So long, or until told to stop.
+    /// Waits for `most`, or until `stop` is signalled.
     async fn pause(&self, most: Duration) {
         tokio::select! {
             () = self.stop.told() => {}
@@ -135,7 +140,7 @@ impl Outbox {
     }
 }
 
-/// One job on its way to the receiver.
+/// The JSON body of a delivery: one job for the receiver.
 struct JobDelivery<'a> {
     outbox: &'a Outbox,
     job: &'a Claimed,

@@ -1,4 +1,4 @@
-//! `/v1/inflight/{name}/...`: one route per operation, named like it.
+//! The routes `/v1/inflight/{name}/...`, one per operation and named after it.
 
 mod claims;
 pub mod letters;
@@ -23,13 +23,13 @@ use crate::http::{Shared, schemas};
 
 pub use shapes::{DeadLetters, JobBody, PutBackBody};
 
-/// Dead letters are an operator's.
+/// Only an operator may change dead letters.
 pub const SCOPES: &[(&str, Scope)] = &[("dead/put_back", Scope::Act), ("dead/delete", Scope::Act)];
 
-/// Retiring puts back everything that was held, however much that is; taking waits for work.
+/// Retiring a worker puts back all of its jobs, which may take long; `take` waits for jobs.
 pub const SLOW: &[&str] = &["retire", "take"];
 
-/// All of them.
+/// The routes of all operations on jobs.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(enqueue))
@@ -55,8 +55,9 @@ fn missing(id: &str) -> Problem {
     Problem::not_found(format!("there is no job {id:?}; it may have been completed"))
 }
 
-/// Puts a job on its queue; `exists` when there is one of that id, which stays as it is. Without an
-/// id it is given one.
+/// Puts a job on its queue.
+/// The outcome is `exists` if there is already a job with this id, which then stays as it is. A job
+/// without an id gets a new one.
 #[utoipa::path(post, path = "/v1/inflight/{name}/enqueue", tag = "inflight",
     request_body = EnqueueBody,
     responses((status = 200, body = EnqueueAnswer)))]
@@ -71,7 +72,7 @@ async fn enqueue(
     Ok(JsonAnswer(answers.pop().ok_or_else(unanswered)?))
 }
 
-/// Puts many jobs on their queues; one answer each, in order.
+/// Puts many jobs on their queues; one result per job, in order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/enqueue_many", tag = "inflight",
     request_body = EnqueueManyBody,
     responses((status = 200, body = EnqueueManyAnswer)))]
@@ -94,11 +95,12 @@ async fn enqueue_all(
     Ok(pairs.map(|(job, outcome)| EnqueueAnswer { id: job.id.into(), outcome }).collect())
 }
 
-/// Tracks a job that the caller has popped itself. An owner never seen before is started by it.
+/// Tracks a job that the caller has popped from its queue itself.
+/// An owner that was never seen before is started by the call.
 #[utoipa::path(post, path = "/v1/inflight/{name}/register", tag = "inflight",
     request_body = RegisterJobBody,
     responses((status = 200, body = RegisterJobAnswer),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn register(
     State(app): State<Shared>,
@@ -110,11 +112,12 @@ async fn register(
     Ok(JsonAnswer(RegisterJobAnswer::of(claim.owner, answer)))
 }
 
-/// Tracks many jobs that the caller has popped itself; one answer each, in order.
+/// Tracks many jobs that the caller has popped from their queues itself; one result per job, in
+/// order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/register_many", tag = "inflight",
     request_body = RegisterJobsBody,
     responses((status = 200, body = RegisterJobsAnswer),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn register_many(
     State(app): State<Shared>,
@@ -128,7 +131,7 @@ async fn register_many(
     Ok(JsonAnswer(RegisterJobsAnswer::of(claim.owner, jobs, answer)))
 }
 
-/// One job, wherever it is: `state` is `queued`, `in_flight` or `dead`.
+/// Returns one job in any state: `queued`, `in_flight` or `dead`.
 #[utoipa::path(get, path = "/v1/inflight/{name}/jobs/{id}", tag = "inflight",
     responses((status = 200, body = schemas::Job),
         (status = 404, description = "There is no such job", body = schemas::Problem,
@@ -141,11 +144,11 @@ async fn job(
     found.map(JsonAnswer).ok_or_else(|| missing(&id))
 }
 
-/// The jobs that one life of an owner holds, by id.
+/// Lists the jobs that one incarnation of an owner holds, ordered by id.
 #[utoipa::path(get, path = "/v1/inflight/{name}/in_flight/{owner}", tag = "inflight",
     params(("name" = String, Path), ("owner" = String, Path), HeldQuery),
     responses((status = 200, body = HeldJobs),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn in_flight(
     State(app): State<Shared>,
@@ -160,7 +163,7 @@ async fn in_flight(
     Ok(JsonAnswer(HeldJobs { jobs, next }))
 }
 
-/// The account: `entered` is the sum of all others.
+/// Returns the numbers of jobs by state; `entered` is the sum of all others.
 #[utoipa::path(get, path = "/v1/inflight/{name}/counts", tag = "inflight",
     responses((status = 200, body = schemas::Counts)))]
 async fn counts(
@@ -170,7 +173,7 @@ async fn counts(
     Ok(JsonAnswer(inflight(&app, &name)?.counts().await?))
 }
 
-/// Queues that hold something, by name, each with how many.
+/// Lists the queues that are not empty, ordered by name, each with its number of jobs.
 #[utoipa::path(get, path = "/v1/inflight/{name}/queues", tag = "inflight",
     params(("name" = String, Path), JobPageQuery),
     responses((status = 200, body = Queues)))]
@@ -186,12 +189,12 @@ async fn queues(
     Ok(JsonAnswer(Queues { queues: found.into_iter().map(queue).collect(), next }))
 }
 
-/// Ends a life gracefully: what it holds goes back to its queues, each with a receipt, and nobody
-/// has crashed.
+/// Ends an incarnation of an owner gracefully.
+/// Its jobs go back to their queues, each with a receipt, and no crash is counted.
 #[utoipa::path(post, path = "/v1/inflight/{name}/retire", tag = "inflight",
     request_body = ClaimBody,
     responses((status = 200, body = JobsRetireAnswer),
-        (status = 409, description = "That life had already ended", body = schemas::Problem,
+        (status = 409, description = "The incarnation had already ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn retire(
     State(app): State<Shared>,

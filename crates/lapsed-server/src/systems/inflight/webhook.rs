@@ -1,4 +1,5 @@
-//! `webhook`: where jobs go back to when their queues are out of reach of the store.
+//! The configuration key `webhook`: the address that jobs are delivered to when the store cannot
+//! reach their queues.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::outbound::{OutboundUrl, pause};
 pub static OUTBOX: LazyLock<Name> =
     LazyLock::new(|| Name::new("lapsed:outbox").expect("it is a name"));
 
-/// `delivery = { ... }`
+/// The table `delivery = { ... }` of the configuration.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeliverySection {
@@ -28,23 +29,23 @@ pub struct DeliverySection {
     at_once: Option<usize>,
 }
 
-/// Where to, and how hard to try.
+/// The receiver of deliveries, and how often deliveries are attempted.
 #[derive(Clone, Debug)]
 pub struct DeliveryWebhook {
     pub address: OutboundUrl,
-    /// How long one try may take.
+    /// The time limit of one attempt.
     pub timeout: Duration,
-    /// After so many it is a dead letter.
+    /// The number of attempts after which a job becomes a dead letter.
     pub attempts: u32,
-    /// The pause after the first try; doubled after each.
+    /// The pause after the first attempt; it doubles after each further one.
     pub backoff: Duration,
     pub backoff_max: Duration,
-    /// How many are under way at a time.
+    /// How many deliveries run concurrently.
     pub at_once: usize,
 }
 
 impl DeliverySection {
-    /// All of it; none without an address.
+    /// Reads the settings; `None` if no webhook is configured.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -88,7 +89,7 @@ impl DeliverySection {
     }
 }
 
-/// Each is a thread that waits for an answer.
+/// The largest allowed `at_once`: each delivery occupies a thread while it waits for the answer.
 const AT_ONCE_MAX: usize = 64;
 
 impl DeliveryWebhook {
@@ -104,7 +105,7 @@ impl DeliveryWebhook {
         )
     }
 
-    /// How long to wait after the try of this number, from 1.
+    /// The pause after attempt number `attempt`, counted from 1.
     pub fn pause(&self, attempt: u32) -> Duration {
         pause(attempt, self.backoff, self.backoff_max)
     }

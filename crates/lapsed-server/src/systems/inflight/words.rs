@@ -1,4 +1,4 @@
-//! What people read about jobs in flight.
+//! The labels and sentences that people read about jobs in flight.
 
 use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::Receipt;
@@ -21,7 +21,7 @@ pub const WORDS: KindWords = KindWords {
     ..GENERAL
 };
 
-/// What became of a job whose worker died.
+/// What was done with a job whose worker died.
 pub fn effect(receipt: &Receipt) -> Option<String> {
     let done: RecoveredJob = serde_json::from_value(receipt.removed.clone()).ok()?;
     let word = match done.did {
@@ -32,7 +32,7 @@ pub fn effect(receipt: &Receipt) -> Option<String> {
     Some(word.to_owned())
 }
 
-/// Where the jobs are, and what became of the others.
+/// The numbers of jobs by state, for the status.
 pub fn facts(status: &SystemStatus) -> Vec<(&'static str, String)> {
     let Some(jobs) = &status.jobs else { return Vec::new() };
     let account = format!(

@@ -1,5 +1,5 @@
-//! Leases and decisions: what was over and cleared, by whom, and how many wait for a lease. The series
-//! appear with the first system of leases.
+//! The series of leases and decisions: how many expired and were cleared, by whom, and how many
+//! requests wait for a lease. They are registered with the first system of leases.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ use crate::metrics::{KindMetrics, Metrics};
 
 #[derive(Clone, Copy)]
 enum By {
-    /// An operation that met it on its way.
+    /// An operation on the same key found it expired.
     Operation,
     Sweep,
 }
@@ -31,7 +31,7 @@ impl By {
     }
 }
 
-/// Somebody who waits, until dropped.
+/// Counts one waiting request until it is dropped.
 pub struct Waiting(Gauge);
 
 impl Drop for Waiting {
@@ -40,7 +40,7 @@ impl Drop for Waiting {
     }
 }
 
-/// The series of leases.
+/// The series of all systems of leases.
 #[derive(Default)]
 pub struct LeaseSeries {
     shown: OnceLock<()>,
@@ -54,7 +54,7 @@ impl KindMetrics for LeaseSeries {
         self.shown.get_or_init(|| {
             let help = "Leases that ran out and were cleared, by whom";
             to.register("lapsed_leases_cleared", help, self.leases.clone());
-            let help = "Decisions that were no longer to be kept and were deleted, by whom";
+            let help = "Decisions that expired and were deleted, by whom";
             to.register("lapsed_decisions_deleted", help, self.decisions.clone());
             let help = "Requests that wait for a lease that somebody else holds";
             to.register("lapsed_leases_waiting", help, self.waiting.clone());
@@ -91,7 +91,7 @@ impl LeaseSeries {
     }
 }
 
-/// Counts somebody who waits for a lease of that system, until the answer is dropped.
+/// Counts one request that waits for a lease of `system`, until the returned value is dropped.
 pub fn wait_for_lease(metrics: &Metrics, system: &SystemId) -> Option<Waiting> {
     Some(metrics.of::<LeaseSeries>()?.wait(&OfSystem::of(system)))
 }

@@ -1,4 +1,4 @@
-//! `/v1/leases/{name}/...`: one route per operation, named like it.
+//! The routes `/v1/leases/{name}/...`, one per operation and named after it.
 
 mod acquiring;
 mod decisions;
@@ -24,13 +24,13 @@ use crate::http::{Shared, schemas};
 
 pub use shapes::{AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody};
 
-/// Acquiring waits for as long as it is told.
+/// `acquire` waits for as long as the request says.
 pub const SLOW: &[&str] = &["acquire"];
 
-/// How many of a batch are under way at a time.
+/// How many calls of a batch run concurrently.
 const AT_ONCE: usize = 64;
 
-/// All of them.
+/// The routes of all operations on leases.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(renew))
@@ -49,7 +49,7 @@ fn leases<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Leases> {
     app.operations(Kind::Leases, name)
 }
 
-/// The answer to whoever acts by a token.
+/// Turns the outcome of an operation by a holder into an answer: a lost lease is a problem.
 fn held_by<T>(ticket: &LeaseTicket, answer: Fenced<T>) -> HttpResult<T> {
     match answer {
         Fenced::Done(done) => Ok(done),
@@ -57,7 +57,7 @@ fn held_by<T>(ticket: &LeaseTicket, answer: Fenced<T>) -> HttpResult<T> {
     }
 }
 
-/// `lost`, with why, the newest token and who holds it now.
+/// The problem `lost`: why the lease was lost, the newest token, and the current holder.
 fn lost(ticket: &LeaseTicket, loss: &Loss) -> Problem {
     let title = "You no longer hold it";
     Problem::new(StatusCode::CONFLICT, "lost", title, loss.describe())
@@ -68,7 +68,7 @@ fn lost(ticket: &LeaseTicket, loss: &Loss) -> Problem {
         .with("holder", json!(loss.holder))
 }
 
-/// One of many: its answer, or what is wrong with it.
+/// The result of one call of a batch: its answer or its problem, with namespace and key.
 fn one(what: Value, answer: HttpResult<Value>) -> OneOfMany {
     let ok = answer.is_ok();
     let mut answer = answer.unwrap_or_else(|problem| problem.body());
@@ -80,7 +80,8 @@ fn one(what: Value, answer: HttpResult<Value>) -> OneOfMany {
     OneOfMany { ok, answer }
 }
 
-/// Each by itself, several at a time; answers in order.
+/// Runs the calls of a batch independently and several at a time. The results are in the order of
+/// the calls.
 async fn many<B, F>(all: Vec<B>, what: &str, act: impl Fn(B) -> F) -> HttpResult<JsonAnswer<Many>>
 where
     F: Future<Output = OneOfMany>,
@@ -93,11 +94,11 @@ where
     Ok(JsonAnswer(Many { results }))
 }
 
-/// Moves the deadline on, for another TTL from now (`ttl_ms`, or as long as before).
+/// Extends a lease by another TTL from now (`ttl_ms`, or the same as before).
 #[utoipa::path(post, path = "/v1/leases/{name}/renew", tag = "leases",
     request_body = RenewBody,
     responses((status = 200, body = schemas::Grant),
-        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+        (status = 409, description = "This token no longer holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn renew(
     State(app): State<Shared>,
@@ -112,7 +113,7 @@ async fn renew_one(leases: &Leases, body: &RenewBody) -> HttpResult<Grant> {
     held_by(&ticket, leases.renew(&ticket, body.ttl()).await?)
 }
 
-/// Renews many; each has its own answer, in order.
+/// Renews many leases; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/leases/{name}/renew_many", tag = "leases",
     request_body = RenewManyBody,
     responses((status = 200, body = Many)))]
@@ -129,11 +130,12 @@ async fn renew_many(
     .await
 }
 
-/// Ends the lease at once; its token lives on. StagedState work is decided first.
+/// Ends a lease at once.
+/// The next lease on the key gets a greater token. A staged state is committed or rolled back first.
 #[utoipa::path(post, path = "/v1/leases/{name}/release", tag = "leases",
     request_body = LeaseTicketBody,
     responses((status = 200, body = Released),
-        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+        (status = 409, description = "This token no longer holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn release(
     State(app): State<Shared>,
@@ -149,7 +151,7 @@ async fn release_one(leases: &Leases, body: &LeaseTicketBody) -> HttpResult<Rele
     Ok(Released::of(ticket))
 }
 
-/// Ends many; each has its own answer, in order.
+/// Ends many leases; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/leases/{name}/release_many", tag = "leases",
     request_body = ReleaseManyBody,
     responses((status = 200, body = Many)))]
@@ -166,10 +168,11 @@ async fn release_many(
     .await
 }
 
-/// One key: who holds it, by which token, and its state. What is over is cleared first.
+/// Returns the holder of a key, its token and its state.
+/// An expired lease is cleared first.
 #[utoipa::path(get, path = "/v1/leases/{name}/describe/{namespace}/{key}", tag = "leases",
     responses((status = 200, body = schemas::Described),
-        (status = 404, description = "It was never leased", body = schemas::Problem,
+        (status = 404, description = "The key was never leased", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn describe(
     State(app): State<Shared>,
@@ -184,7 +187,8 @@ fn never(key: &LeaseKey) -> Problem {
     Problem::not_found(format!("`{key}` was never leased"))
 }
 
-/// Keys of a namespace, by name. Looks only: a lease that is over is shown as `expired`.
+/// Lists the keys of a namespace, ordered by name.
+/// Changes nothing: an expired lease is shown as `expired`.
 #[utoipa::path(get, path = "/v1/leases/{name}/list/{namespace}", tag = "leases",
     params(("name" = String, Path), ("namespace" = String, Path), LeasePageQuery),
     responses((status = 200, body = LeasesPage)))]
@@ -201,7 +205,7 @@ async fn list(
     Ok(JsonAnswer(LeasesPage { leases, next }))
 }
 
-/// Namespaces that there are, by name.
+/// Lists all namespaces, ordered by name.
 #[utoipa::path(get, path = "/v1/leases/{name}/namespaces", tag = "leases",
     params(("name" = String, Path), LeasePageQuery),
     responses((status = 200, body = Namespaces)))]

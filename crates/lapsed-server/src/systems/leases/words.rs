@@ -1,4 +1,4 @@
-//! What people read about leases.
+//! The labels and sentences that people read about leases.
 
 use lapsed_core::leases::RemovedLease;
 use lapsed_core::receipt::Receipt;
@@ -18,7 +18,7 @@ pub const WORDS: KindWords = KindWords {
     ..GENERAL
 };
 
-/// How the transaction was decided that was staged with the lease.
+/// Whether the state that was staged with the lease was committed or rolled back.
 pub fn effect(receipt: &Receipt) -> Option<String> {
     match serde_json::from_value(receipt.removed.clone()).ok()? {
         RemovedLease::Lease(cleared) => {
@@ -29,7 +29,7 @@ pub fn effect(receipt: &Receipt) -> Option<String> {
     }
 }
 
-/// What came back. A decision has no token.
+/// The sentence for a lease or a decision that was put back. A decision has no token.
 pub fn restored(key: &str, owner: &str, token: u64) -> String {
     match token {
         0 => format!("{key} is decided again: {owner}"),

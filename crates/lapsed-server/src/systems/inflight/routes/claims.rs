@@ -1,4 +1,4 @@
-//! How a claim ends: completed, failed, given back; one at a time or many alike.
+//! Routes that end the claim on a job: completed, failed or given back, for one job or many.
 
 mod shapes;
 
@@ -16,7 +16,7 @@ use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// All of them.
+/// The routes that end claims.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(complete))
@@ -27,12 +27,12 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(give_back_many))
 }
 
-/// The work is done: the job is gone. `lost` when this claim is not the job's any more; then nothing
-/// changes.
+/// Completes a job, which is then deleted.
+/// The problem `lost` means that the caller no longer holds the job; nothing was changed.
 #[utoipa::path(post, path = "/v1/inflight/{name}/complete", tag = "inflight",
     request_body = JobTicketBody,
     responses((status = 200, body = FinishAnswer),
-        (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
+        (status = 409, description = "Another owner holds the job, or it no longer exists", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn complete(
     State(app): State<Shared>,
@@ -42,7 +42,7 @@ async fn complete(
     one(inflight(&app, &name)?, body.read()?, &Finish::Complete).await
 }
 
-/// Many are done; each has its own answer, in order.
+/// Completes many jobs; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/complete_many", tag = "inflight",
     request_body = TicketsBody,
     responses((status = 200, body = FinishManyAnswer)))]
@@ -54,11 +54,12 @@ async fn complete_many(
     many(inflight(&app, &name)?, body.jobs, &Finish::Complete).await
 }
 
-/// The work cannot be done: a dead letter. `lost` as for `complete`.
+/// Fails a job, which becomes a dead letter.
+/// The problem `lost` means that the caller no longer holds the job; nothing was changed.
 #[utoipa::path(post, path = "/v1/inflight/{name}/fail", tag = "inflight",
     request_body = FailBody,
     responses((status = 200, body = FinishAnswer),
-        (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
+        (status = 409, description = "Another owner holds the job, or it no longer exists", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn fail(
     State(app): State<Shared>,
@@ -69,7 +70,7 @@ async fn fail(
     one(inflight(&app, &name)?, ticket, &Finish::Fail { error: body.error }).await
 }
 
-/// Many cannot be done; each has its own answer, in order.
+/// Fails many jobs; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/fail_many", tag = "inflight",
     request_body = FailManyBody,
     responses((status = 200, body = FinishManyAnswer)))]
@@ -81,11 +82,12 @@ async fn fail_many(
     many(inflight(&app, &name)?, body.jobs, &Finish::Fail { error: body.error }).await
 }
 
-/// The work was not done, and nobody died: back on its queue. `lost` as for `complete`.
+/// Gives a job back to its queue without counting a crash.
+/// The problem `lost` means that the caller no longer holds the job; nothing was changed.
 #[utoipa::path(post, path = "/v1/inflight/{name}/give_back", tag = "inflight",
     request_body = GiveBackBody,
     responses((status = 200, body = FinishAnswer),
-        (status = 409, description = "Somebody else has it, or it is gone", body = schemas::Problem,
+        (status = 409, description = "Another owner holds the job, or it no longer exists", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn give_back(
     State(app): State<Shared>,
@@ -96,7 +98,7 @@ async fn give_back(
     one(inflight(&app, &name)?, ticket, &Finish::GiveBack(body.end.into())).await
 }
 
-/// Many were not done; each has its own answer, in order.
+/// Gives many jobs back; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/give_back_many", tag = "inflight",
     request_body = GiveBackManyBody,
     responses((status = 200, body = FinishManyAnswer)))]

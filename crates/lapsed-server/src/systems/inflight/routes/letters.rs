@@ -1,4 +1,4 @@
-//! Dead letters: listed, looked at, put back, deleted.
+//! Routes for dead letters: list, read, put back, delete.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::http::{Shared, schemas};
 use crate::node::LiveSystem;
 use crate::node::audit::outcome;
 
-/// All of them.
+/// The routes of dead letters.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(dead))
@@ -31,7 +31,7 @@ fn missing(id: &str) -> Problem {
     Problem::not_found(format!("there is no dead letter {id:?}"))
 }
 
-/// Dead letters, by id.
+/// Lists the dead letters, ordered by id.
 #[utoipa::path(get, path = "/v1/inflight/{name}/dead", tag = "inflight",
     params(("name" = String, Path), JobPageQuery),
     responses((status = 200, body = DeadLetters)))]
@@ -46,7 +46,7 @@ async fn dead(
     Ok(JsonAnswer(DeadLetters { dead, next }))
 }
 
-/// One dead letter.
+/// Returns one dead letter.
 #[utoipa::path(get, path = "/v1/inflight/{name}/dead/{id}", tag = "inflight",
     responses((status = 200, body = schemas::Job),
         (status = 404, description = "There is no such dead letter", body = schemas::Problem,
@@ -68,7 +68,7 @@ fn jobs(live: &LiveSystem) -> lapsed_core::Result<&Inflight> {
     live.operations().ok_or_else(|| Error::Invalid(format!("`{}` has no jobs", live.id())))
 }
 
-/// Puts a dead letter back on its queue, its crashes forgotten.
+/// Puts a dead letter back on its queue and resets its number of crashes.
 #[utoipa::path(post, path = "/v1/inflight/{name}/dead/put_back", tag = "inflight",
     request_body = PutBackBody,
     responses((status = 200, body = LetterAnswer),
@@ -92,7 +92,7 @@ async fn put_back(
     }
 }
 
-/// Deletes a dead letter for good.
+/// Deletes a dead letter permanently.
 #[utoipa::path(post, path = "/v1/inflight/{name}/dead/delete", tag = "inflight",
     request_body = JobBody,
     responses((status = 200, body = LetterAnswer),

@@ -1,4 +1,4 @@
-//! What the routes of jobs in flight are given and answer.
+//! The bodies and answers of the routes of jobs in flight.
 
 use lapsed_core::Name;
 use lapsed_core::clock::{Clock, SystemClock};
@@ -13,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{HttpResult as Result, claim, page_limit};
 use crate::http::schemas;
 
-/// Which end of its queue a job goes to: `front` (the next to be taken) unless told.
+/// The end of its queue that a job is put on; by default `front`, where it is the next to be taken.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EndWord {
@@ -40,7 +40,7 @@ impl From<QueueEnd> for EndWord {
     }
 }
 
-/// What becomes of a job when its worker dies, if not what the system does.
+/// What is done with a job when its worker dies, if it differs from the system's configuration.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDeathWord {
@@ -63,18 +63,19 @@ impl From<OnDeathWord> for OnDeath {
     }
 }
 
-/// A job for a queue.
+/// A job to put on a queue.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnqueueBody {
     #[schema(example = "mails")]
     pub queue: String,
-    /// 1 to 512 bytes, no control characters. Made up when it is absent.
+    /// The job's id: 1 to 512 bytes, no control characters; generated if it is absent.
     pub id: Option<String>,
-    /// The application's own, as it writes it; at most 1 MiB.
+    /// The application's data, stored unchanged; at most 1 MiB.
     pub payload: String,
     pub on_death: Option<OnDeathWord>,
-    /// So many crashes and it is a dead letter, if not as many as the system says; 0: never.
+    /// The number of crashes after which the job becomes a dead letter, if it differs from the
+    /// system's configuration; 0: never.
     pub crashes_max: Option<u32>,
 }
 
@@ -91,35 +92,35 @@ impl EnqueueBody {
     }
 }
 
-/// An id that nobody has.
+/// Generates an unused id.
 fn made_up() -> String {
     let clock = SystemClock::new();
     format!("{:016x}{:016x}", clock.random(), clock.random())
 }
 
-/// Many jobs for queues; at most 1,000.
+/// Many jobs to put on queues, at most 1,000.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EnqueueManyBody {
     pub jobs: Vec<EnqueueBody>,
 }
 
-/// What became of it.
+/// The result of enqueuing one job.
 #[derive(Serialize, ToSchema)]
 pub struct EnqueueAnswer {
     pub id: String,
-    /// `queued`, or `exists` when there is one of that id already.
+    /// `queued`, or `exists` if there is already a job with this id.
     #[schema(value_type = String, example = "queued")]
     pub outcome: Enqueued,
 }
 
-/// One a job, in order.
+/// One result per job, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct EnqueueManyAnswer {
     pub results: Vec<EnqueueAnswer>,
 }
 
-/// Who takes, from where.
+/// An owner and the queue that it takes jobs from.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TakeBody {
@@ -128,21 +129,21 @@ pub struct TakeBody {
     pub incarnation: Option<u64>,
     #[schema(example = "mails")]
     pub queue: String,
-    /// At most so many; 1 unless told, 1,000 at the most.
+    /// The most jobs to take; by default 1, at most 1,000.
     pub limit: Option<usize>,
-    /// How long to wait for the first; 0 unless told, 30,000 at the most.
+    /// How long to wait for the first job, in milliseconds; by default 0, at most 30,000.
     pub wait_ms: Option<u64>,
 }
 
-/// A job in the caller's hands.
+/// A job that the caller holds.
 #[derive(Serialize, ToSchema)]
 pub struct ClaimedJob {
     pub id: String,
-    /// To be shown at `complete`, `fail` and `give_back`.
+    /// The token that identifies the claim in `complete`, `fail` and `give_back`.
     pub token: u64,
     pub queue: String,
     pub payload: String,
-    /// How many workers died with it lately.
+    /// How many workers died while they held the job, within the crash window.
     pub crashes: u32,
 }
 
@@ -153,7 +154,7 @@ impl ClaimedJob {
     }
 }
 
-/// Those longest on the queue, in order; perhaps none.
+/// The jobs that were taken, the longest queued first; possibly none.
 #[derive(Serialize, ToSchema)]
 pub struct TakeAnswer {
     #[serde(flatten)]
@@ -169,14 +170,14 @@ impl TakeAnswer {
     }
 }
 
-/// Whose hands they are in.
+/// The owner that holds the jobs, and its incarnation.
 #[derive(Serialize, ToSchema)]
 pub struct OwnerIncarnation {
     pub owner: String,
     pub incarnation: u64,
-    /// Whether this call began the life.
+    /// Whether this call started the incarnation.
     pub started: bool,
-    /// Until when that life lives, if this call began it.
+    /// The deadline of the incarnation's next heartbeat, if this call started it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -195,14 +196,14 @@ impl OwnerIncarnation {
     }
 }
 
-/// A job that the caller has popped itself.
+/// A job that the caller has popped from its queue itself.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterJobBody {
     pub owner: String,
     pub incarnation: Option<u64>,
     pub id: String,
-    /// Where it goes back to.
+    /// The queue that the job goes back to.
     pub queue: String,
     pub payload: String,
     pub on_death: Option<OnDeathWord>,
@@ -217,7 +218,7 @@ impl RegisterJobBody {
     }
 }
 
-/// The same without its owner.
+/// One of many jobs that the caller has popped from their queues itself.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobToTrack {
@@ -235,7 +236,7 @@ impl JobToTrack {
     }
 }
 
-/// Many jobs of one owner; at most 1,000.
+/// Many jobs that one owner has popped from their queues itself, at most 1,000.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterJobsBody {
@@ -244,14 +245,15 @@ pub struct RegisterJobsBody {
     pub jobs: Vec<JobToTrack>,
 }
 
-/// What became of registering one: `tracked` or `kept` (then `token`), or `taken`.
+/// The result of tracking one job: `tracked` or `kept` (with `token`), or `taken`.
 #[derive(Serialize, ToSchema)]
 pub struct TrackedShape {
     pub outcome: String,
     pub token: Option<u64>,
 }
 
-/// It is in flight, unless `outcome` is `taken`: then there is a job of that id elsewhere.
+/// The result of tracking a job. The job is in flight, unless `outcome` is `taken`: then there is
+/// another job with this id.
 #[derive(Serialize, ToSchema)]
 pub struct RegisterJobAnswer {
     #[serde(flatten)]
@@ -269,7 +271,7 @@ impl RegisterJobAnswer {
     }
 }
 
-/// One of many.
+/// The result of tracking one of many jobs.
 #[derive(Serialize, ToSchema)]
 pub struct OneTracked {
     pub id: String,
@@ -278,7 +280,7 @@ pub struct OneTracked {
     pub outcome: Tracked,
 }
 
-/// One a job, in order.
+/// One result per job, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct RegisterJobsAnswer {
     #[serde(flatten)]
@@ -296,22 +298,22 @@ impl RegisterJobsAnswer {
     }
 }
 
-/// A page of the jobs that one life holds.
+/// One page of the jobs that one incarnation of an owner holds.
 #[derive(Serialize, ToSchema)]
 pub struct HeldJobs {
     pub jobs: Vec<String>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// Which part of a list.
+/// The page of a list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct JobPageQuery {
-    /// Those after this one: `next` of the page before.
+    /// Start after this name: `next` of the previous page.
     pub after: Option<String>,
-    /// At most so many; 1,000 at the most.
+    /// The length of the page, at most 1,000.
     pub limit: Option<usize>,
 }
 
@@ -322,32 +324,32 @@ impl JobPageQuery {
     }
 }
 
-/// A queue that holds something.
+/// A queue that is not empty.
 #[derive(Serialize, ToSchema)]
 pub struct Queue {
     pub queue: String,
-    /// How many.
+    /// How many jobs are on the queue.
     pub jobs: u64,
 }
 
-/// A page of queues.
+/// One page of the queues that are not empty.
 #[derive(Serialize, ToSchema)]
 pub struct Queues {
     pub queues: Vec<Queue>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// A page of dead letters.
+/// One page of the dead letters.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeadLetters {
     #[schema(value_type = Vec<schemas::Job>)]
     pub dead: Vec<Job>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// Which dead letter to put back, and where.
+/// A dead letter to put back, and the end of its queue.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PutBackBody {
@@ -356,26 +358,26 @@ pub struct PutBackBody {
     pub end: EndWord,
 }
 
-/// Which job.
+/// The job that the call is about.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobBody {
     pub id: String,
 }
 
-/// What became of a dead letter.
+/// The result of an operation on a dead letter.
 #[derive(Serialize, ToSchema)]
 pub struct LetterAnswer {
     pub id: String,
-    /// `queued` or `deleted`.
+    /// The result: `queued` (put back) or `deleted`.
     pub outcome: &'static str,
 }
 
-/// What a graceful end did.
+/// What the graceful end of a worker did.
 #[derive(Serialize, ToSchema)]
 pub struct JobsRetireAnswer {
     pub owner: String,
     pub incarnation: u64,
-    /// How many jobs are back on their queues, each with its receipt.
+    /// How many jobs were put back on their queues, each with a receipt.
     pub put_back: u64,
 }

@@ -1,9 +1,10 @@
-//! `take`: jobs for somebody who may be gone before they are handed over.
+//! `take`, for a client that may disconnect before it gets the answer.
 //!
-//! A job that was taken belongs to its owner, who would hold it for ever without knowing of it as
-//! long as it beats. So taking runs to its end whatever becomes of the client, and what cannot be
-//! handed over is given back. Its waiting is cut into short pieces between which it looks whether
-//! the client is still there; a store call is never cut off in its middle.
+//! A job that was taken belongs to its owner, which would hold it for as long as it sends
+//! heartbeats, without knowing of it if the answer was lost. The work therefore runs to its end
+//! even if the client disconnects, and jobs that could not be handed over are given back. Waiting
+//! is divided into short pieces, and after each one the connection is checked; a store call is
+//! never cancelled half-way.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,28 +26,29 @@ use crate::http::owners::{HttpResult, claim};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// The longest that a `take` may wait.
+/// The longest time that a `take` may wait for the first job.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// How long it waits before it looks whether the client is still there.
+/// How long one store call waits before the client's connection is checked again.
 const PIECE: Duration = Duration::from_secs(1);
 
-/// How often, and how soon, giving back is tried again when the store does not answer.
+/// How often giving jobs back is attempted when the store does not answer, and the pause between
+/// two attempts.
 const TRIES: u32 = 10;
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// The only one.
+/// The route of `take`.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(take))
 }
 
-/// Pops up to `limit` jobs and registers them in the same step; waits up to `wait_ms` for the first.
-/// An owner never seen before is started by it. When the client goes away before it is answered, its
-/// jobs are given back.
+/// Pops up to `limit` jobs and registers them in the same step.
+/// Waits up to `wait_ms` for the first job. An owner that was never seen before is started by the
+/// call. If the client disconnects before it gets the answer, the jobs are given back.
 #[utoipa::path(post, path = "/v1/inflight/{name}/take", tag = "inflight",
     request_body = TakeBody,
-    responses((status = 200, description = "What there was, perhaps nothing", body = TakeAnswer),
-        (status = 409, description = "That life has ended", body = schemas::Problem,
+    responses((status = 200, description = "The jobs that were taken, possibly none", body = TakeAnswer),
+        (status = 409, description = "The incarnation has ended", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn take(
     State(app): State<Shared>,
@@ -55,7 +57,7 @@ async fn take(
 ) -> HttpResult<JsonAnswer<TakeAnswer>> {
     let live = app.live(Kind::Inflight.as_str(), &name)?;
     let inflight = live.share_operations::<Inflight>().ok_or_else(|| app.no_such_system())?;
-    // Dropped with this request.
+    // The sender is dropped together with this request, when the client disconnects.
     let (_here, client) = oneshot::channel();
     let taking = Taking {
         inflight,
@@ -87,7 +89,7 @@ fn wait(given: Option<u64>) -> HttpResult<Duration> {
     }
 }
 
-/// One `take`, on its own feet.
+/// One `take` request, which runs independently of the client's connection.
 struct Taking {
     inflight: Arc<Inflight>,
     claim: Claim,
@@ -114,7 +116,8 @@ impl Taking {
     }
 }
 
-/// What was taken, until somebody has it. Dropped before that, it goes back.
+/// Jobs that were taken but not handed over yet. If they are dropped before that, they are given
+/// back.
 struct Hand {
     inflight: Arc<Inflight>,
     busy: mpsc::Sender<()>,
@@ -143,17 +146,23 @@ async fn give_back(inflight: &Inflight, taken: &Taken) {
     let tickets: Vec<JobTicket> =
         taken.jobs.iter().map(|job| job.ticket(taken.incarnation)).collect();
     let count = tickets.len();
-    // The last first, so that they are on their queue again in the order in which they were.
+    // The last job is given back first, so that the jobs are in their original order on the queue.
     let tickets: Vec<JobTicket> = tickets.into_iter().rev().collect();
     for _ in 0..TRIES {
         match inflight.finish(&tickets, &Finish::GiveBack(QueueEnd::Front)).await {
             Ok(_) => {
-                tracing::info!(count, "given back: whoever asked for them had gone");
+                tracing::info!(
+                    count,
+                    "jobs given back: the client had disconnected before they were handed over"
+                );
                 return;
             }
-            Err(error) => tracing::warn!(count, %error, "not given back yet"),
+            Err(error) => tracing::warn!(count, %error, "jobs not given back yet; trying again"),
         }
         tokio::time::sleep(AGAIN).await;
     }
-    tracing::error!(count, "not given back: they stay with their owner until it retires or dies");
+    tracing::error!(
+        count,
+        "jobs not given back: they stay with their owner until it retires or dies"
+    );
 }

@@ -1,8 +1,9 @@
-//! `acquire`: a lease for somebody who may be gone before it is handed over.
+//! `acquire`, for a client that may disconnect before it gets the answer.
 //!
-//! It runs to its end whatever becomes of the client: a store call is never cut off in its middle, and
-//! a lease that nobody was told of is released. (Not so where the client named its request: it may ask
-//! again and be told.) Those who wait are answered when the daemon is told to stop.
+//! The work runs to its end even if the client disconnects: a store call is never cancelled
+//! half-way, and a lease that could not be handed over is released. (A lease whose request has a
+//! name is kept, because the client can repeat the request and get the same answer.) Waiting
+//! requests are answered when the daemon is stopped.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,20 +29,21 @@ use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 use crate::systems::leases::metrics::{Waiting, wait_for_lease};
 
-/// The longest that somebody may wait.
+/// The longest time that a request may wait for a lease.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// All of them.
+/// The routes that acquire leases.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(acquire_many))
 }
 
-/// Grants the next token of a key, unless somebody holds it; then waits in line for up to `wait_ms`.
+/// Grants a lease on a key with the key's next token.
+/// While another owner holds the key, the request waits in a queue for up to `wait_ms`. The problem
 /// `held` names the holder, its token and how long its lease still lasts.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire", tag = "leases",
     request_body = AcquireBody,
     responses((status = 200, body = schemas::Grant),
-        (status = 409, description = "Somebody else holds it", body = schemas::Problem,
+        (status = 409, description = "Another owner holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn acquire(
     State(app): State<Shared>,
@@ -52,7 +54,7 @@ async fn acquire(
     let leases = live.share_operations::<Leases>().ok_or_else(|| app.no_such_system())?;
     let acquire = body.read(leases.ttl())?;
     let wait = wait(body.wait_ms)?;
-    // Dropped with this request.
+    // The sender is dropped together with this request, when the client disconnects.
     let (_here, client) = oneshot::channel();
     let (stop, busy) = (app.stop.clone(), app.busy.clone());
     let waiting = (!wait.is_zero()).then(|| wait_for_lease(&app.metrics, live.id())).flatten();
@@ -78,7 +80,7 @@ fn granted(acquired: Acquired) -> HttpResult<JsonAnswer<Grant>> {
     }
 }
 
-/// `held`, with the holder, its token and how much is left.
+/// The problem `held`: the holder, its token and how long its lease still lasts.
 fn held(grant: &Grant) -> Problem {
     let left = grant.left();
     let detail = format!(
@@ -99,7 +101,7 @@ fn held(grant: &Grant) -> Problem {
         .with("left_ms", json!(left.as_millis() as u64))
 }
 
-/// Acquires many, each by itself and without waiting; each has its own answer, in order.
+/// Acquires many leases independently and without waiting; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire_many", tag = "leases",
     request_body = AcquireManyBody,
     responses((status = 200, body = Many)))]
@@ -124,7 +126,7 @@ async fn acquire_now(leases: &Leases, body: &AcquireBody) -> HttpResult<JsonAnsw
     granted(leases.acquire(&acquire, Duration::ZERO).await?)
 }
 
-/// One `acquire`, on its own feet.
+/// One `acquire` request, which runs independently of the client's connection.
 struct Asking {
     leases: Arc<Leases>,
     acquire: AcquireRequest,
@@ -145,12 +147,13 @@ impl Asking {
     }
 }
 
-/// What was granted, until somebody has it. Dropped before that, it is released.
+/// A lease that was granted but not handed over yet. If it is dropped before that, the lease is
+/// released.
 struct Hand {
     leases: Arc<Leases>,
     busy: mpsc::Sender<()>,
     acquired: Option<Acquired>,
-    /// Whether nobody can ask for it again.
+    /// Whether the request has no name, so that the client cannot repeat it to get this lease.
     is_ours: bool,
 }
 
@@ -171,9 +174,9 @@ impl Drop for Hand {
         runtime.spawn(async move {
             let key = format!("{}/{}", grant.namespace, grant.key);
             match leases.release(&grant.ticket()).await {
-                Ok(_) => tracing::info!(key, "released: whoever asked for it had gone"),
+                Ok(_) => tracing::info!(key, "lease released: the client had disconnected before it was handed over"),
                 Err(error) => {
-                    tracing::warn!(key, %error, "not released: it ends by itself");
+                    tracing::warn!(key, %error, "lease of a disconnected client not released: it ends at its deadline");
                 }
             }
             drop(busy);

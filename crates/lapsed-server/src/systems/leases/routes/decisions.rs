@@ -1,4 +1,4 @@
-//! Decisions of transactions, each made once.
+//! Routes for decisions on transactions, each of which is made once.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// All of them.
+/// The routes of decisions.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(decide)).routes(routes!(decision))
 }
 
-/// Decides a transaction, once: whoever comes second is told the decision (`first` is false), whatever
-/// it asked for.
+/// Decides a transaction once.
+/// Later calls get the first decision (`first` is false), whichever decision they ask for.
 #[utoipa::path(post, path = "/v1/leases/{name}/decide", tag = "leases",
     request_body = DecideBody,
     responses((status = 200, body = schemas::Decided)))]
@@ -34,10 +34,10 @@ async fn decide(
     Ok(JsonAnswer(leases(&app, &name)?.decide(&txn(&body.txn)?, decision, ttl).await?))
 }
 
-/// The decision on a transaction.
+/// Returns the decision on a transaction.
 #[utoipa::path(get, path = "/v1/leases/{name}/decision/{txn}", tag = "leases",
     responses((status = 200, body = schemas::Decided),
-        (status = 404, description = "There is none, or it is no longer kept",
+        (status = 404, description = "There is no decision, or it is no longer kept",
             body = schemas::Problem, content_type = "application/problem+json")))]
 async fn decision(
     State(app): State<Shared>,

@@ -1,4 +1,4 @@
-//! What goes with a key: its state, and what is staged for a transaction.
+//! Routes for the data of a key: its state, and the state that is staged for a transaction.
 
 use axum::extract::State;
 use lapsed_core::leases::rules::StagedState;
@@ -12,7 +12,7 @@ use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::HttpResult;
 use crate::http::{Shared, schemas};
 
-/// All of them.
+/// The routes of states and staged states.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(state, set_state, delete_state))
@@ -20,10 +20,10 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(unstage))
 }
 
-/// The state of a key; it outlives the leases on it.
+/// Returns the state of a key, which outlives the leases on it.
 #[utoipa::path(get, path = "/v1/leases/{name}/state/{namespace}/{key}", tag = "leases",
     responses((status = 200, body = StateAnswer),
-        (status = 404, description = "It was never leased", body = schemas::Problem,
+        (status = 404, description = "The key was never leased", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn state(
     State(app): State<Shared>,
@@ -34,11 +34,11 @@ async fn state(
     Ok(JsonAnswer(StateAnswer { namespace, key, token: found.token.0, state: found.state }))
 }
 
-/// Sets the state of a key: only its holder may.
+/// Sets the state of a key, which only its holder may.
 #[utoipa::path(put, path = "/v1/leases/{name}/state/{namespace}/{key}", tag = "leases",
     request_body = StateBody,
     responses((status = 200, body = StateAnswer),
-        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+        (status = 409, description = "This token no longer holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn set_state(
     State(app): State<Shared>,
@@ -49,11 +49,11 @@ async fn set_state(
     write(leases(&app, &name)?, ticket, Some(body.state)).await
 }
 
-/// Removes the state of a key: only its holder may.
+/// Removes the state of a key, which only its holder may.
 #[utoipa::path(delete, path = "/v1/leases/{name}/state/{namespace}/{key}", tag = "leases",
     params(("name" = String, Path), ("namespace" = String, Path), ("key" = String, Path), TokenQuery),
     responses((status = 200, body = StateAnswer),
-        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+        (status = 409, description = "This token no longer holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn delete_state(
     State(app): State<Shared>,
@@ -74,13 +74,14 @@ async fn write(
     Ok(JsonAnswer(StateAnswer { namespace, key, token, state }))
 }
 
-/// Stages a state for a transaction, in place of what was staged before. When the lease ends, however
-/// it ends, the decision on the transaction decides: `commit` makes it the state, `rollback` discards
-/// it, and a transaction that nobody has decided is rolled back.
+/// Stages a state for a transaction, in place of what was staged before.
+/// When the lease ends, in whichever way, the decision on the transaction applies: `commit` makes
+/// the staged state the key's state, `rollback` discards it. An undecided transaction is rolled
+/// back.
 #[utoipa::path(post, path = "/v1/leases/{name}/stage", tag = "leases",
     request_body = StageBody,
     responses((status = 200, body = StageAnswer),
-        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+        (status = 409, description = "This token no longer holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn stage(
     State(app): State<Shared>,
@@ -91,11 +92,11 @@ async fn stage(
     put(leases(&app, &name)?, ticket, Some(staged)).await
 }
 
-/// Takes back what was staged.
+/// Removes the staged state of a key.
 #[utoipa::path(post, path = "/v1/leases/{name}/unstage", tag = "leases",
     request_body = LeaseTicketBody,
     responses((status = 200, body = StageAnswer),
-        (status = 409, description = "This token holds nothing any more", body = schemas::Problem,
+        (status = 409, description = "This token no longer holds the lease", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn unstage(
     State(app): State<Shared>,

@@ -1,4 +1,4 @@
-//! What the routes of leases are given and answer.
+//! The bodies and answers of the routes of leases.
 
 use std::time::Duration;
 
@@ -19,25 +19,27 @@ fn namespace() -> String {
     NAMESPACE.to_owned()
 }
 
-/// What to acquire, and for whom.
+/// A lease to acquire for an owner.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireBody {
-    /// `default` unless told: 1 to 64 letters, digits, `_`, `-` and `.`.
+    /// The namespace of the key: 1 to 64 letters, digits, `_`, `-` and `.`; by default `default`.
     #[serde(default = "namespace")]
     #[schema(required = false, example = "default")]
     pub namespace: String,
-    /// 1 to 256 bytes of UTF-8, no control characters.
+    /// The key: 1 to 256 bytes of UTF-8, no control characters.
     #[schema(example = "nightly-report")]
     pub key: String,
     #[schema(example = "host-1")]
     pub owner: String,
-    /// How long it lasts from each renewal; what the configuration says unless told.
+    /// How long the lease lasts from each renewal, in milliseconds; by default as the system is
+    /// configured.
     pub ttl_ms: Option<u64>,
-    /// How long to wait while somebody else holds it; 0 unless told, 60,000 at the most.
+    /// How long to wait while another owner holds the lease, in milliseconds; by default 0, at most
+    /// 60,000.
     pub wait_ms: Option<u64>,
-    /// A name that only this request has: the same request again gets the same answer, so that one
-    /// whose answer was lost may be repeated.
+    /// A unique name of this request. The same request repeated with the same name gets the same
+    /// answer, so that a request whose answer was lost can be repeated.
     pub request: Option<String>,
 }
 
@@ -56,14 +58,14 @@ impl AcquireBody {
     }
 }
 
-/// Many to acquire; at most 1,000. None of them waits.
+/// Many leases to acquire, at most 1,000; none of the requests waits.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireManyBody {
     pub leases: Vec<AcquireBody>,
 }
 
-/// A lease, as its holder shows it.
+/// A lease and the token with which its holder identifies itself.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = LeaseTicketBody)]
@@ -73,7 +75,7 @@ pub struct LeaseTicketBody {
     pub namespace: String,
     #[schema(example = "nightly-report")]
     pub key: String,
-    /// As it was granted.
+    /// The token that was granted with the lease.
     pub token: u64,
 }
 
@@ -95,14 +97,15 @@ impl LeaseTicketBody {
     }
 }
 
-/// A lease to renew. (Flattened shapes cannot refuse unknown members, so the fields are named anew.)
+/// A lease to renew. (Serde cannot refuse unknown fields in flattened structures, so the fields are
+/// listed again.)
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, try_from = "RenewFields")]
 pub struct RenewBody {
     #[serde(flatten)]
     #[schema(inline)]
     pub ticket: LeaseTicketBody,
-    /// How long it lasts from now on; as long as before unless told.
+    /// How long the lease lasts from now on, in milliseconds; by default as long as before.
     pub ttl_ms: Option<u64>,
 }
 
@@ -129,27 +132,27 @@ impl RenewBody {
     }
 }
 
-/// Many to renew; at most 1,000.
+/// Many leases to renew, at most 1,000.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenewManyBody {
     pub leases: Vec<RenewBody>,
 }
 
-/// Many to release; at most 1,000.
+/// Many leases to release, at most 1,000.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseManyBody {
     pub leases: Vec<LeaseTicketBody>,
 }
 
-/// The lease has ended by its holder's will.
+/// A lease that its holder has released.
 #[derive(Serialize, ToSchema)]
 pub struct Released {
     pub namespace: String,
     pub key: String,
     pub token: u64,
-    /// `released`
+    /// The result, which is always `released`.
     pub outcome: &'static str,
 }
 
@@ -160,7 +163,7 @@ impl Released {
     }
 }
 
-/// Either what a single call would answer (`ok` is true) or a problem (`ok` is false).
+/// Either the answer of the corresponding single call (`ok` is true) or a problem (`ok` is false).
 #[derive(Serialize, ToSchema)]
 pub struct OneOfMany {
     pub ok: bool,
@@ -169,41 +172,41 @@ pub struct OneOfMany {
     pub answer: Value,
 }
 
-/// One answer each, in order.
+/// One result per lease, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct Many {
     pub results: Vec<OneOfMany>,
 }
 
-/// Which part of a list.
+/// The page of a list.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct LeasePageQuery {
-    /// Those after this one: `next` of the page before.
+    /// Start after this name: `next` of the previous page.
     pub after: Option<String>,
-    /// At most so many; 1,000 at the most.
+    /// The length of the page, at most 1,000.
     pub limit: Option<usize>,
 }
 
-/// A page of keys.
+/// One page of the keys of a namespace.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LeasesPage {
     #[schema(value_type = Vec<schemas::Described>)]
     pub leases: Vec<LeaseInfo>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// A page of namespaces.
+/// One page of the namespaces.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Namespaces {
     pub namespaces: Vec<String>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// The state of a key, to be set by its holder.
+/// A state of a key that its holder sets.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StateBody {
@@ -212,16 +215,16 @@ pub struct StateBody {
     pub state: LeaseState,
 }
 
-/// Who asks.
+/// The holder's proof that it holds the lease.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct TokenQuery {
-    /// As it was granted.
+    /// The token that was granted with the lease.
     pub token: u64,
 }
 
-/// The state of a key.
+/// A key and its state.
 #[derive(Serialize, ToSchema)]
 pub struct StateAnswer {
     pub namespace: String,
@@ -232,7 +235,7 @@ pub struct StateAnswer {
     pub state: Option<LeaseState>,
 }
 
-/// A state that becomes the key's if the transaction is decided `commit`.
+/// A state that becomes the key's state if the transaction is decided `commit`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StageBody {
@@ -255,17 +258,17 @@ impl StageBody {
     }
 }
 
-/// What is staged now.
+/// The transaction for which a state is staged now.
 #[derive(Serialize, ToSchema)]
 pub struct StageAnswer {
     pub namespace: String,
     pub key: String,
     pub token: u64,
-    /// The transaction that decides; none when nothing is staged.
+    /// The id of the transaction; absent when nothing is staged.
     pub txn: Option<String>,
 }
 
-/// How a transaction ends.
+/// The decision on a transaction.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionWord {
@@ -291,7 +294,7 @@ impl From<Decision> for DecisionWord {
     }
 }
 
-/// A decision to be made.
+/// A decision to make on a transaction.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DecideBody {
@@ -299,6 +302,6 @@ pub struct DecideBody {
     #[schema(example = "order-4711")]
     pub txn: String,
     pub decision: DecisionWord,
-    /// How long it is kept; what the configuration says unless told.
+    /// How long the decision is kept, in milliseconds; by default as the system is configured.
     pub ttl_ms: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! How claims are shown, and what is answered when they end.
+//! The bodies and answers of the routes that end claims.
 
 use lapsed_core::Name;
 use lapsed_core::inflight::{Finished, JobTicket, JobToken};
@@ -9,14 +9,14 @@ use utoipa::ToSchema;
 use crate::http::owners::HttpResult;
 use crate::systems::inflight::routes::shapes::EndWord;
 
-/// A claim, as its holder shows it.
+/// A job and the token with which its holder identifies itself.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = TicketBody)]
 pub struct JobTicketBody {
     pub id: String,
     pub token: u64,
-    /// Which life it belongs to, if known: spares some stores a second look.
+    /// The owner's incarnation that holds the job, if known: it saves some stores a lookup.
     pub incarnation: Option<u64>,
 }
 
@@ -31,26 +31,26 @@ pub fn ticket(id: String, token: u64, incarnation: Option<u64>) -> HttpResult<Jo
     Ok(JobTicket { id: Name::new(&id)?, token: JobToken(token), incarnation })
 }
 
-/// Many claims; at most 1,000.
+/// Many jobs with their tokens, at most 1,000.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketsBody {
     pub jobs: Vec<JobTicketBody>,
 }
 
-/// A claim whose work cannot be done.
+/// A job that its worker cannot complete.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailBody {
     pub id: String,
     pub token: u64,
     pub incarnation: Option<u64>,
-    /// In the worker's words; kept with the dead letter.
+    /// The worker's error message, which is stored with the dead letter.
     #[serde(default)]
     pub error: String,
 }
 
-/// Many of them, for the same reason.
+/// Many jobs that their worker cannot complete, for the same reason.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FailManyBody {
@@ -59,7 +59,7 @@ pub struct FailManyBody {
     pub error: String,
 }
 
-/// A claim that is given back.
+/// A job that its worker gives back to its queue.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GiveBackBody {
@@ -70,7 +70,7 @@ pub struct GiveBackBody {
     pub end: EndWord,
 }
 
-/// Many of them.
+/// Many jobs that their worker gives back to their queues.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GiveBackManyBody {
@@ -79,16 +79,17 @@ pub struct GiveBackManyBody {
     pub end: EndWord,
 }
 
-/// The claim has ended.
+/// The result of ending the claim on a job.
 #[derive(Serialize, ToSchema)]
 pub struct FinishAnswer {
     pub id: String,
-    /// `done`
+    /// The result, which is always `done`.
     #[schema(value_type = String, example = "done")]
     pub outcome: Finished,
 }
 
-/// One of many: `done` (`ok` is true), or `owner_ended`, `superseded` or `gone`: nothing changed.
+/// The result for one of many jobs: `done` (`ok` is true), or `owner_ended`, `superseded` or
+/// `gone`, which changed nothing.
 #[derive(Serialize, ToSchema)]
 pub struct OneFinish {
     pub ok: bool,
@@ -99,7 +100,7 @@ pub struct OneFinish {
     pub detail: Option<&'static str>,
 }
 
-/// One a claim, in order.
+/// One result per job, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct FinishManyAnswer {
     pub results: Vec<OneFinish>,
