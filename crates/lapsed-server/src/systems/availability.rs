@@ -1,4 +1,8 @@
-//! `kind = "availability"`: its section of the configuration, and how it is built.
+//! The kind `availability`: how its section of the configuration is read, and how a system of it is
+//! built.
+//!
+//! Every fact about providers is in the truth (tables or a folder). Reads are answered from the
+//! mirror, a copy of it that is faster.
 
 mod change_follower;
 pub mod layout;
@@ -49,23 +53,24 @@ use crate::node::{
 };
 use crate::stores::{ChangeSources, OpenStore};
 
-/// Variables of the original; they win over `sweep.every` and `reconcile.every`.
+/// Environment variables of the application that this kind is modelled on. They take precedence
+/// over `sweep.every` and `reconcile.every`.
 pub const SWEEP_ENV: &str = "MITRA_AUTO_OFFLINE_SWEEP_SECONDS";
 pub const RECONCILE_ENV: &str = "VALKEY_ONLINE_MIRROR_SWEEP_SECONDS";
 
-/// How often mirror and truth are compared unless told.
+/// The default interval of comparing the mirror with the truth.
 const RECONCILE_EVERY: Duration = Duration::from_secs(300);
 
-/// The longest that the daemon waits for the mirror to be seeded before it serves: until then reads are
-/// answered by the truth.
+/// The longest time that the daemon waits at its start for the mirror to be filled. After that it
+/// serves reads from the truth until the mirror is filled.
 const SEED_WAIT: Duration = Duration::from_secs(10);
 
-/// The kind `availability`.
+/// Systems of providers that take work: who is online, and who has capacity now.
 pub struct AvailabilityKind;
 
-/// One system, and who tells of changes without being asked.
+/// One system, and the sources of notifications about changes in its stores.
 pub struct AvailabilityOperations {
-    /// The system.
+    /// The operations on providers and their sessions.
     pub system: Arc<Availability>,
     tellers: Option<ChangeSources>,
 }
@@ -244,8 +249,9 @@ impl SystemPlan for AvailabilityPlan {
         Ok(BuiltSystem { system: availability, operations, store })
     }
 
-    /// Fills the mirror. Memory is filled for a command, too: nobody else can; what a server says of itself
-    /// is left for the command to show.
+    /// Fills the mirror before the system is used. For a single command this is only done if the
+    /// mirror is in this process's memory, because no other process can fill it; a mirror on a
+    /// server is left as it is, so that the command shows its real state.
     fn prepare(&self, live: &LiveSystem, for_what: OpenedFor) -> Option<BoxFuture<'static, ()>> {
         if for_what == OpenedFor::Command && self.truth != TruthLayout::Embedded {
             return None;
@@ -263,8 +269,9 @@ impl SystemPlan for AvailabilityPlan {
         }))
     }
 
-    /// Keeps the mirror seeded and told, and writes beats down; once more when it ends, so that as little as
-    /// can be is lost with a mirror that is this process's memory.
+    /// Keeps the mirror filled and up to date, and writes heartbeats to the truth regularly. They
+    /// are written once more at the end, so that as few as possible are lost with a mirror that is
+    /// in this process's memory.
     fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
         let AvailabilityOperations { system: availability, tellers } =
             live.operations::<AvailabilityOperations>()?;
@@ -293,7 +300,7 @@ impl SystemPlan for AvailabilityPlan {
     }
 }
 
-/// The tables of an application that a plan works on, if it is one of availability in Postgres.
+/// The application's tables that a system of availability in Postgres uses; `None` for other plans.
 pub fn tables(plan: &dyn SystemPlan) -> Option<&Tables> {
     match &planned(plan)?.truth {
         TruthLayout::Embedded => None,
@@ -301,7 +308,7 @@ pub fn tables(plan: &dyn SystemPlan) -> Option<&Tables> {
     }
 }
 
-/// Whether the mirror is to say at once who fell silent.
+/// Whether the mirror notifies the daemon as soon as a provider falls silent.
 fn is_instant(plan: &dyn SystemPlan) -> bool {
     let truth = planned(plan).map(|plan| &plan.truth);
     matches!(truth, Some(TruthLayout::Postgres { keys, .. }) if keys.instant)
@@ -331,7 +338,8 @@ impl LiveHooks for AvailabilityHooks {
         })
     }
 
-    /// Where no daemon runs nobody else fills the mirror, and by an empty one nobody is judged.
+    /// Fills the mirror if it is empty. Without a daemon nobody else does, and a pass sets nobody
+    /// offline on the basis of an empty mirror.
     fn before_pass<'a>(&'a self, live: &'a LiveSystem) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             if let Some(AvailabilityOperations { system, .. }) = live.operations() {

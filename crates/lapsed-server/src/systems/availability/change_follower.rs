@@ -1,6 +1,8 @@
-//! What is heard without asking: an application's changes of its own tables, changed settings, and who may
-//! have fallen silent. All of it only makes things sooner: what is missed is found by comparing, by reading
-//! the settings once a minute, and by the next pass.
+//! Follows notifications from the stores: the application changed its own tables, settings were
+//! changed, or a provider may have fallen silent.
+//!
+//! Notifications only make reactions faster. Whatever is missed is found later: by comparing mirror
+//! and truth, by reading the settings once a minute, and by the next pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +18,17 @@ use tokio::sync::mpsc::Receiver;
 use crate::node::{ReconcileOrder, Reconciler};
 use crate::stores::ChangeSources;
 
-/// How long changes are gathered: an application that changes many at once is followed in few calls.
+/// How long changes are collected before they are applied, so that an application that changes many
+/// providers at once causes few calls.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// The most that one call is about.
+/// The most providers that one call refreshes.
 const GATHERED_MAX: usize = 500;
 
-/// How often a pass may come early.
+/// The shortest time between two passes that notifications cause.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// Who listens for one system.
+/// Applies the notifications for one system.
 pub struct ChangeFollower {
     pub availability: Arc<Availability>,
     pub sweeper: Arc<Sweeper>,
@@ -33,7 +36,7 @@ pub struct ChangeFollower {
 }
 
 impl ChangeFollower {
-    /// Until told to stop.
+    /// Follows the notifications of both stores until `stop` is signalled.
     pub async fn listen(self, tellers: ChangeSources, stop: StopSignal) {
         let truth = self.hear_truth(tellers.truth.listen(), &stop);
         let mirror = self.hear_mirror(tellers.mirror.listen(), &stop);
@@ -72,11 +75,11 @@ impl ChangeFollower {
         }
     }
 
-    /// Something may have been missed.
+    /// Compares mirror and truth, because notifications may have been missed.
     async fn compare(&self, stop: &StopSignal) {
         let Some(reconciler) = &self.reconciler else { return };
         let order = ReconcileOrder { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
-        // What came of it is in the log and in the metrics.
+        // The observer has already put the result into the log and the metrics.
         let _ = reconciler.run(order, stop, &mut |_| {}).await;
     }
 
@@ -91,8 +94,8 @@ impl ChangeFollower {
         }
     }
 
-    /// One pass for all who fell silent at about the same time: it looks at everybody, and its guard is the
-    /// same as ever.
+    /// Runs one early pass for all providers that fell silent at about the same time. It examines
+    /// all providers, and its guard is that of every pass.
     async fn pass_early(&self, events: &mut Receiver<MirrorEvent>, stop: &StopSignal) {
         let mut settings = false;
         while let Ok(event) = events.try_recv() {
@@ -108,7 +111,7 @@ impl ChangeFollower {
     }
 }
 
-/// What was heard at about the same time.
+/// Notifications that arrived at about the same time.
 #[derive(Default)]
 struct Gathered {
     providers: Vec<Name>,

@@ -1,4 +1,4 @@
-//! What the application's keys and tables are called.
+//! The names of the application's keys and tables.
 
 use lapsed_postgres::Layout;
 use lapsed_redis::MirrorLayout;
@@ -11,30 +11,30 @@ use crate::stores::template;
 /// The tables of the truth, and their columns.
 pub type Tables = Layout;
 
-/// The place of a provider's name in the name of a key.
+/// The placeholder of a provider's id in the name of a key.
 pub const PLACE: &str = "{provider}";
 
 /// The keys of the mirror. All begin with the same prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorKeys {
-    /// What every key begins with.
+    /// The prefix of every key.
     pub prefix: String,
-    /// The set of those online.
+    /// The set of the providers that are online.
     pub online: String,
-    /// The set of those deactivated.
+    /// The set of the providers that are deactivated.
     pub deactivated: String,
-    /// How many sessions one has; `{provider}` is its id.
+    /// The key of the number of sessions that a provider has; `{provider}` stands for its id.
     pub capacity: String,
-    /// When one last beat; `{provider}` is its id.
+    /// The key of the time of a provider's last heartbeat; `{provider}` stands for its id.
     pub heartbeat: String,
     pub snapshot: String,
-    /// Where changes of the settings are announced.
+    /// The channel on which changes of the settings are announced.
     pub invalidate: String,
-    /// Whether keyspace notifications make a pass come early.
+    /// Whether keyspace notifications cause early passes.
     pub instant: bool,
 }
 
-/// As the file writes them.
+/// The key names as they are written in the configuration; `None` if not given.
 #[derive(Default)]
 pub struct KeysSection {
     pub prefix: Option<String>,
@@ -48,7 +48,7 @@ pub struct KeysSection {
 }
 
 impl KeysSection {
-    /// The first that is given.
+    /// The configuration key of the first name that is given, if any.
     pub fn first(&self) -> Option<&'static str> {
         let keys = [
             ("prefix", self.prefix.is_some()),
@@ -63,7 +63,7 @@ impl KeysSection {
         keys.into_iter().find(|(_, given)| *given).map(|(key, _)| key)
     }
 
-    /// With the names of the original for what is not given.
+    /// Determines all key names; those that are not given are those of the original application.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -95,7 +95,7 @@ impl KeysSection {
 }
 
 impl MirrorKeys {
-    /// The same as the store has it.
+    /// The layout that the Redis mirror is opened with.
     pub fn on_redis(&self) -> lapsed_core::Result<MirrorLayout> {
         Ok(MirrorLayout {
             online_key: self.online.clone(),
@@ -108,7 +108,7 @@ impl MirrorKeys {
         })
     }
 
-    /// No two may be the same.
+    /// Refuses key names that are used twice.
     fn check(&self, section: &Section<'_>) -> Result<(), ConfigError> {
         let all = [
             ("online_key", &self.online),
@@ -130,7 +130,7 @@ impl MirrorKeys {
     }
 }
 
-/// Refuses tables that cannot be, and notes which are called otherwise.
+/// Refuses table names that cannot work, and records those that differ from the defaults.
 pub fn check_tables(
     section: &Section<'_>,
     tables: &Tables,

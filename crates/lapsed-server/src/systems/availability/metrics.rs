@@ -1,5 +1,5 @@
-//! Availability: who is there, where answers come from, and how the mirror stands. The series appear with
-//! the first such system.
+//! The series of availability: how many providers are online, where answers come from, and the
+//! state of the mirror. They are registered with the first system of this kind.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::node::OpenSystems;
 const BEATS: &[ProviderBeat] =
     &[ProviderBeat::Noted, ProviderBeat::Deactivated, ProviderBeat::Offline];
 
-/// The series of availability.
+/// The series of all systems of availability.
 #[derive(Default)]
 pub struct AvailabilitySeries {
     shown: OnceLock<()>,
@@ -71,29 +71,30 @@ impl AvailabilitySeries {
         to.register("lapsed_availability_online", help, self.online.clone());
         let help = "Providers that can take work now";
         to.register("lapsed_availability_available", help, self.available.clone());
-        let help = "Beats, by what became of them";
+        let help = "Heartbeats, by outcome";
         to.register("lapsed_availability_heartbeats", help, self.beats.clone());
         let help = "Reads, by where the answer came from";
         to.register("lapsed_availability_reads", help, self.reads.clone());
         let help = "Whether the mirror answers";
         to.register("lapsed_availability_mirror_up", help, self.mirror_up.clone());
-        let help = "Whether the mirror has been filled from the truth, and has not lost it since";
+        let help =
+            "Whether the mirror has been filled from the truth and has not lost its contents since";
         to.register("lapsed_availability_mirror_seeded", help, self.mirror_seeded.clone());
-        let help = "Providers of whose last change this process could not tell the mirror yet";
+        let help = "Providers with a change that this process could not write to the mirror yet";
         to.register("lapsed_availability_mirror_behind", help, self.mirror_behind.clone());
-        let help = "0 the mirror is asked, 1 it is being tried, 2 it is left alone";
+        let help = "Circuit breaker of the mirror: 0 closed (in use), 1 half open (trial), 2 open (bypassed)";
         to.register("lapsed_availability_breaker_state", help, self.breaker.clone());
         let help = "How often this process filled the mirror from the truth";
         to.register("lapsed_availability_seeds", help, self.seeds.clone());
         let help = "Snapshots of the beacon that this process computed";
         to.register("lapsed_availability_snapshot_computed", help, self.snapshots.clone());
-        let help = "Beats that this process wrote down in the truth";
+        let help = "Heartbeats that this process wrote to the truth";
         to.register("lapsed_availability_heartbeats_mirrored", help, self.beats_mirrored.clone());
         let help = "Statements that this process sent to Postgres";
         to.register("lapsed_availability_truth_statements", help, self.statements.clone());
     }
 
-    /// What the system has counted, and how it stands.
+    /// Copies the counts and the state of a system into the series.
     fn show(&self, of: &OfSystem, system: &Availability, glance: &AvailabilitySummary) {
         let counters = system.counters();
         let set = |counter: &Counter, value: u64| {
@@ -135,13 +136,13 @@ impl AvailabilitySeries {
         });
     }
 
-    /// How many statements the truth was sent.
+    /// Copies the number of statements that were sent to the truth.
     fn show_statements(&self, of: &OfSystem, statements: u64) {
         self.statements.get_or_create(of).inner().store(statements, Ordering::Relaxed);
     }
 }
 
-/// The gauges of every such system, as they are now.
+/// Reads the counts and gauges of every system of availability, for a scrape.
 pub async fn scrape(metrics: &Metrics, systems: &OpenSystems) {
     let Some(series) = metrics.of::<AvailabilitySeries>() else { return };
     for live in systems.systems() {

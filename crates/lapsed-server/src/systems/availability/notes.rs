@@ -1,11 +1,12 @@
-//! What a server could be asked for, and is not: nothing is wrong with it, but whoever sets it up should know.
+//! Advice about the servers that a system of availability uses: settings that are not wrong, but
+//! that the person who sets the servers up should know about.
 
 use super::{is_instant, tables};
 use crate::config::store::StoreConfig;
 use crate::node::SystemPlan;
 use crate::stores::OpenStore;
 
-/// What is to be said of one store.
+/// The advice about one store, one sentence per element.
 pub async fn of(
     plans: &[Box<dyn SystemPlan>],
     store: &StoreConfig,

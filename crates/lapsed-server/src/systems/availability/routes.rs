@@ -1,6 +1,8 @@
-//! `/v1/availability/{name}/...`: providers, their beats, their sessions, and who can take work now. Every
-//! read says in the header `lapsed-source` where its answer is from; a write whose mirror is told later
-//! says `lapsed-mirror: behind`.
+//! The routes `/v1/availability/{name}/...`: providers, their heartbeats, their sessions, and who
+//! can take work now.
+//!
+//! The header `lapsed-source` of every read says where the answer was read. The header
+//! `lapsed-mirror: behind` of a write says that the mirror could not be updated yet.
 
 mod asked;
 mod config;
@@ -23,16 +25,16 @@ use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
 use crate::systems::availability::AvailabilityOperations;
 
-/// Where an answer is from: `mirror`, `truth` or `cache`.
+/// The header that says where an answer was read: `mirror`, `truth` or `cache`.
 const SOURCE: HeaderName = HeaderName::from_static("lapsed-source");
 
-/// `behind` where the mirror could not be told yet.
+/// The header that is `behind` if the mirror could not be updated yet.
 const MIRROR: HeaderName = HeaderName::from_static("lapsed-mirror");
 
-/// What counts as silent is for an operator to say.
+/// Only an operator may change the settings, which decide when a provider counts as silent.
 pub const SCOPES: &[(&str, Scope)] = &[("config", Scope::Act)];
 
-/// All of them.
+/// The routes of all operations on availability.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .merge(providers::routes())
@@ -45,7 +47,7 @@ fn availability<'a>(app: &'a Shared, name: &str) -> HttpResult<&'a Availability>
     Ok(&app.operations::<AvailabilityOperations>(Kind::Availability, name)?.system)
 }
 
-/// An answer that says where it is from.
+/// An answer with the header that says where it was read.
 struct From<T> {
     source: Source,
     answer: T,
@@ -70,7 +72,7 @@ impl<T: Serialize> IntoResponse for From<T> {
     }
 }
 
-/// What was written, and says whether the mirror knows.
+/// The answer to a write, with the header that says whether the mirror was updated.
 struct Told<T> {
     mirrored: bool,
     answer: T,

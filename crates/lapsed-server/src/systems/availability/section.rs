@@ -1,4 +1,5 @@
-//! `[[system]] kind = "availability"`, as the file writes it, and what it means.
+//! The `[[system]]` section of the kind `availability`: how it is written in the file, and how it
+//! is checked.
 
 use std::time::Duration;
 
@@ -13,16 +14,18 @@ use crate::config::origin::Settings;
 use crate::config::sweep::SweepSection;
 use crate::config::units::{SPAN_MAX, Span};
 
-/// The variable of the original; it wins over `heartbeat_mirror_every`.
+/// An environment variable of the original application. It takes precedence over
+/// `heartbeat_mirror_every`.
 pub const BEATS_ENV: &str = "HEARTBEAT_MIRROR_INTERVAL_SECONDS";
 
-/// How often beats are written down in the truth unless told.
+/// The default interval of writing heartbeats to the truth.
 const BEATS_EVERY: Duration = Duration::from_secs(60);
 
-/// How long the mirror may take while somebody waits, unless told.
+/// The default time limit of a read from the mirror.
 const MIRROR_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// As the file writes it. The names of keys, and of tables, are those of the original unless told.
+/// The section in the file. The names of keys and tables are by default those of the original
+/// application.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AvailabilitySection {
@@ -50,7 +53,7 @@ pub struct AvailabilitySection {
     pub reconcile: ReconcileSection,
 }
 
-/// `breaker = { ... }`
+/// The table `breaker = { ... }` of the configuration.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BreakerSection {
@@ -58,34 +61,34 @@ pub struct BreakerSection {
     rest: Option<Span>,
 }
 
-/// How long things last, and how the mirror is asked.
+/// Durations of a system of availability, and the circuit breaker of its mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// How often beats are written down in the truth.
+    /// The interval of writing heartbeats to the truth.
     pub beats_every: Duration,
-    /// How long a snapshot of the beacon lasts.
+    /// How long a snapshot of the beacon is valid.
     pub snapshot_ttl: Duration,
-    /// How long the mirror may take while somebody waits.
+    /// The time limit of a read from the mirror.
     pub mirror_timeout: Duration,
-    /// When it is left alone.
+    /// After which failures reads bypass the mirror, and for how long.
     pub breaker: BreakerPolicy,
 }
 
-/// Where the truth is, and what is derived from it.
+/// Where the truth is, and where its mirror is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TruthLayout {
-    /// A folder of this machine; the mirror is this process's memory.
+    /// The truth is in a folder of this machine, and the mirror in this process's memory.
     Embedded,
-    /// Tables of Postgres, mirrored in keys of Redis.
+    /// The truth is in tables of Postgres, and the mirror in keys of Redis.
     Postgres {
-        /// What the tables are called.
+        /// The names of the tables and their columns.
         tables: Box<Tables>,
-        /// What the keys are called.
+        /// The names of the mirror's keys.
         keys: Box<MirrorKeys>,
     },
 }
 
-/// What one of the original's variables says, in seconds.
+/// Reads a number of seconds from an environment variable; `None` if it is not set.
 pub fn of_env(
     section: &Section<'_>,
     name: &'static str,
@@ -102,7 +105,7 @@ pub fn of_env(
     }
 }
 
-/// Where there are a truth and a mirror, the truth is meant.
+/// The store of the truth. If `store` is not given, it is the only store that can hold a truth.
 pub fn plan_store(
     section: &Section<'_>,
     given: &AvailabilitySection,

@@ -1,4 +1,4 @@
-//! What people read about availability.
+//! The labels and sentences that people read about availability.
 
 use crate::node::shapes::SystemStatus;
 use crate::print::count;
@@ -11,7 +11,7 @@ pub const WORDS: KindWords = KindWords {
     owners: Some("providers"),
     died: "set offline",
     reclaimed: "set offline",
-    // A provider is its own owner.
+    // A provider is its own owner, so that the columns for the owner would repeat it.
     columns: &["provider"],
     next_step: "To set one online again: lapsed restore RECEIPT{again}",
     dead_after: "set offline after {threshold} of silence",
@@ -19,7 +19,7 @@ pub const WORDS: KindWords = KindWords {
     ..GENERAL
 };
 
-/// Who can take work, and how the mirror stands.
+/// The numbers of providers and the state of the mirror, for the status.
 pub fn facts(status: &SystemStatus) -> Vec<(&'static str, String)> {
     let Some(of) = &status.availability else { return Vec::new() };
     let said = |source: &String| match source.as_str() {

@@ -140,7 +140,7 @@ impl Outbox {
     }
 }
 
-/// The JSON body of a delivery: one job for the receiver.
+/// The delivery of one job to the receiver, through all its attempts.
 struct JobDelivery<'a> {
     outbox: &'a Outbox,
     job: &'a Claimed,

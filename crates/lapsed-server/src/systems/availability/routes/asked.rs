@@ -1,4 +1,4 @@
-//! Who can take work now: what is asked thousands of times a minute.
+//! Routes that return who can take work now. Clients call them thousands of times a minute.
 
 use axum::extract::State;
 use lapsed_availability::PAGE_MAX;
@@ -12,7 +12,7 @@ use crate::http::Shared;
 use crate::http::extract::{Path, Query};
 use crate::http::owners::{HttpResult, page_limit};
 
-/// All of them.
+/// The routes that return who can take work.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(available))
@@ -21,8 +21,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(online_count))
 }
 
-/// Those who can take work now: online, not deactivated, not silent, with room for another session. In
-/// pages; a page may have a few more than `limit`, and fewer is not the end unless `next` is null.
+/// Lists the providers that can take work now.
+/// These are online, not deactivated, not silent, and have capacity for another session. A page may
+/// have a few more than `limit` providers; one with fewer is the last page only if `next` is null.
 #[utoipa::path(get, path = "/v1/availability/{name}/available", tag = "availability",
     params(("name" = String, Path), AvailableQuery),
     responses((status = 200, body = AvailablePageResponse)))]
@@ -39,7 +40,7 @@ async fn available(
     }))
 }
 
-/// How many can take work now.
+/// Returns how many providers can take work now.
 #[utoipa::path(get, path = "/v1/availability/{name}/count", tag = "availability",
     responses((status = 200, body = CountAnswer)))]
 async fn count(
@@ -50,7 +51,8 @@ async fn count(
     Ok(From::of(count, |count| CountAnswer { count }))
 }
 
-/// Whether anybody can take work, and how many, from the snapshot that all daemons share.
+/// Returns whether any provider can take work, and how many can, from the snapshot that all daemons
+/// share.
 #[utoipa::path(get, path = "/v1/availability/{name}/beacon", tag = "availability",
     responses((status = 200, body = Beacon)))]
 async fn beacon(State(app): State<Shared>, Path(name): Path<String>) -> HttpResult<From<Beacon>> {
@@ -58,7 +60,7 @@ async fn beacon(State(app): State<Shared>, Path(name): Path<String>) -> HttpResu
     Ok(From::of(beacon, |beacon| Beacon { available: beacon.available, count: beacon.count }))
 }
 
-/// How many are online and not deactivated.
+/// Returns how many providers are online and not deactivated.
 #[utoipa::path(get, path = "/v1/availability/{name}/online/count", tag = "availability",
     responses((status = 200, body = CountAnswer)))]
 async fn online_count(

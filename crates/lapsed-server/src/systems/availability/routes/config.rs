@@ -1,4 +1,4 @@
-//! The settings in the configuration table, live.
+//! Routes for the settings in the application's configuration table.
 
 use axum::extract::State;
 use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
@@ -14,12 +14,12 @@ use crate::http::owners::HttpResult;
 use crate::http::{Shared, schemas};
 use crate::systems::availability::AvailabilityOperations;
 
-/// All of them.
+/// The routes of the settings.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(config, change))
 }
 
-/// The settings as the table has them now.
+/// Returns the current settings from the configuration table.
 #[utoipa::path(get, path = "/v1/availability/{name}/config", tag = "availability",
     responses((status = 200, body = AvailabilityConfig)))]
 async fn config(
@@ -29,11 +29,12 @@ async fn config(
     Ok(From::truth(shown(availability(&app, &name)?.settings_now().await?)))
 }
 
-/// Changes what is given, and tells every daemon: the snapshot of the beacon is dropped.
+/// Changes the given settings and notifies every daemon, which then drops the snapshot of the
+/// beacon.
 #[utoipa::path(patch, path = "/v1/availability/{name}/config", tag = "availability",
     request_body = ConfigBody,
     responses((status = 200, body = AvailabilityConfig),
-        (status = 422, description = "The living would be set offline by it", body = schemas::Problem,
+        (status = 422, description = "The change would set living providers offline", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn change(
     State(app): State<Shared>,

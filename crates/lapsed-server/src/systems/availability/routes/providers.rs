@@ -1,4 +1,4 @@
-//! ProviderList: who there is, who is online, who may work, and their beats.
+//! Routes for providers: which ones exist, are online and may work, and their heartbeats.
 
 use axum::extract::State;
 use lapsed_availability::{
@@ -15,7 +15,7 @@ use crate::http::owners::{HttpResult, names, page_limit};
 use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 
-/// All of them.
+/// The routes of providers.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(list))
@@ -30,7 +30,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(reachable))
 }
 
-/// ProviderList with their names and counts, by id: for a dashboard.
+/// Lists providers with their names and numbers of sessions, ordered by id, for a dashboard.
 #[utoipa::path(get, path = "/v1/availability/{name}/providers", tag = "availability",
     params(("name" = String, Path), ProvidersQuery),
     responses((status = 200, body = ProviderList)))]
@@ -48,7 +48,7 @@ async fn list(
     Ok(From::truth(ProviderList { providers, next }))
 }
 
-/// One provider, as the truth has it.
+/// Returns one provider from the truth.
 #[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}", tag = "availability",
     responses((status = 200, body = ProviderResponse),
         (status = 404, description = "There is no such provider", body = schemas::Problem,
@@ -63,7 +63,7 @@ async fn describe(
     Ok(From::truth(ProviderResponse::of(found)))
 }
 
-/// Makes a provider (active, offline), or changes its name.
+/// Creates a provider (active, offline), or changes its name.
 #[utoipa::path(put, path = "/v1/availability/{name}/providers/{id}", tag = "availability",
     request_body = Option<ProviderBody>,
     responses((status = 200, body = ProviderChanged)))]
@@ -86,7 +86,7 @@ fn changed(
     Ok(Told::of(written, ProviderChanged::of))
 }
 
-/// Sets a provider online: it counts as a beat, too.
+/// Sets a provider online, which also counts as a heartbeat.
 #[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/online", tag = "availability",
     responses((status = 200, body = ProviderChanged),
         (status = 404, description = "There is no such provider", body = schemas::Problem,
@@ -112,7 +112,7 @@ async fn offline(
     changed(&id, availability(&app, &name)?.set_offline(&id).await?)
 }
 
-/// Lets a provider work.
+/// Activates a provider, so that it may take work.
 #[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/activate", tag = "availability",
     responses((status = 200, body = ProviderChanged),
         (status = 404, description = "There is no such provider", body = schemas::Problem,
@@ -125,8 +125,9 @@ async fn activate(
     changed(&id, availability(&app, &name)?.activate(&id).await?)
 }
 
-/// Lets a provider work no longer: its logins are revoked in the same transaction, its beats are refused
-/// from now on, and nobody is sent to it.
+/// Deactivates a provider, so that it may not take work.
+/// Its logins are revoked in the same transaction, its heartbeats are refused from now on, and it
+/// is not returned as available.
 #[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/deactivate", tag = "availability",
     responses((status = 200, body = ProviderChanged),
         (status = 404, description = "There is no such provider", body = schemas::Problem,
@@ -139,12 +140,12 @@ async fn deactivate(
     changed(&id, availability(&app, &name)?.deactivate(&id).await?)
 }
 
-/// Notes a beat: one round trip to the mirror, none to the truth.
+/// Records a heartbeat with one round trip to the mirror and none to the truth.
 #[utoipa::path(post, path = "/v1/availability/{name}/providers/{id}/heartbeat", tag = "availability",
     responses((status = 200, body = HeartbeatAnswer),
-        (status = 403, description = "It is deactivated: nothing was noted", body = schemas::Problem,
+        (status = 403, description = "The provider is deactivated: no heartbeat was recorded", body = schemas::Problem,
             content_type = "application/problem+json"),
-        (status = 409, description = "It is not online: nothing was noted", body = schemas::Problem,
+        (status = 409, description = "The provider is not online: no heartbeat was recorded", body = schemas::Problem,
             content_type = "application/problem+json")))]
 async fn heartbeat(
     State(app): State<Shared>,
@@ -162,7 +163,7 @@ async fn heartbeat(
     }
 }
 
-/// Notes many beats at once; one answer each, in order.
+/// Records many heartbeats at once; one result per provider, in order.
 #[utoipa::path(post, path = "/v1/availability/{name}/heartbeats", tag = "availability",
     request_body = HeartbeatsBody,
     responses((status = 200, body = HeartbeatsAnswer)))]
@@ -180,7 +181,7 @@ async fn heartbeats(
     Ok(From::of(beats, |beats| HeartbeatsAnswer::of(body.providers, &beats)))
 }
 
-/// One provider's own status: flags as readers see them, times from the truth.
+/// Returns the status of one provider: flags as readers see them, times from the truth.
 #[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}/status", tag = "availability",
     responses((status = 200, body = ProviderStatus),
         (status = 404, description = "There is no such provider", body = schemas::Problem,
@@ -195,7 +196,8 @@ async fn status(
     Ok(From::of(status, ProviderStatus::of))
 }
 
-/// Whether a provider is online, not deactivated, and not silent. Nobody knows it: it is not.
+/// Returns whether a provider is online, not deactivated, and not silent; false for an unknown
+/// provider.
 #[utoipa::path(get, path = "/v1/availability/{name}/providers/{id}/reachable", tag = "availability",
     responses((status = 200, body = Reachable)))]
 async fn reachable(

@@ -1,4 +1,5 @@
-//! Sessions: who has which. A provider's count is derived from them in the same transaction.
+//! Routes for the sessions of providers. A provider's number of sessions is derived from them in
+//! the same transaction.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,7 +17,7 @@ use crate::http::problem::Problem;
 use crate::http::{Shared, schemas};
 use crate::systems::availability::AvailabilityOperations;
 
-/// All of them.
+/// The routes of providers' sessions.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(session))
@@ -29,7 +30,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(reroute))
 }
 
-/// One session.
+/// Returns one session of a provider.
 #[utoipa::path(get, path = "/v1/availability/{name}/sessions/{id}", tag = "availability",
     responses((status = 200, body = ProviderSession),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -44,7 +45,8 @@ async fn session(
     Ok(From::truth(ProviderSession::of(found)))
 }
 
-/// A provider takes a session; one that is not known yet begins with that. Repeating is safe.
+/// Assigns a session to a provider; an unknown session is created by the call. Repeating the call
+/// is safe.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/accept", tag = "availability",
     request_body = AcceptBody,
     responses((status = 200, body = SessionChanged),
@@ -61,7 +63,7 @@ async fn accept(
     change(&app, &name, SessionChange::Accept { session, provider }).await
 }
 
-/// The session waits to be paid for once more; its provider stays occupied.
+/// Marks a session as waiting for another payment; its provider stays occupied.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/extend", tag = "availability",
     responses((status = 200, body = SessionChanged),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -75,7 +77,7 @@ async fn extend(
     change(&app, &name, SessionChange::Extend { session: Name::new(&id)? }).await
 }
 
-/// The session was paid for.
+/// Marks a session as paid for, so that it is active again.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/resume", tag = "availability",
     responses((status = 200, body = SessionChanged),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -89,7 +91,7 @@ async fn resume(
     change(&app, &name, SessionChange::Resume { session: Name::new(&id)? }).await
 }
 
-/// The session is over. However it ended first, that is how it ended.
+/// Ends a session. A session that has already ended, expired or been cancelled keeps that status.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/end", tag = "availability",
     responses((status = 200, body = SessionChanged),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -101,7 +103,7 @@ async fn end(
     change(&app, &name, SessionChange::End { session: Name::new(&id)? }).await
 }
 
-/// The session's time ran out.
+/// Marks a session as expired, because its time ran out.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/expire", tag = "availability",
     responses((status = 200, body = SessionChanged),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -113,7 +115,7 @@ async fn expire(
     change(&app, &name, SessionChange::Expire { session: Name::new(&id)? }).await
 }
 
-/// The session was called off.
+/// Marks a session as cancelled.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/cancel", tag = "availability",
     responses((status = 200, body = SessionChanged),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -125,7 +127,8 @@ async fn cancel(
     change(&app, &name, SessionChange::Cancel { session: Name::new(&id)? }).await
 }
 
-/// Another provider goes on with the session: one has one fewer and the other one more, at once.
+/// Moves a session to another provider. Both providers' numbers of sessions change in the same
+/// transaction.
 #[utoipa::path(post, path = "/v1/availability/{name}/sessions/{id}/reroute", tag = "availability",
     request_body = RerouteBody,
     responses((status = 200, body = SessionChanged),
@@ -149,7 +152,7 @@ async fn change(
 ) -> HttpResult<Told<SessionChanged>> {
     let system = app.operations::<AvailabilityOperations>(Kind::Availability, name)?.system.clone();
     let wanted = change.clone();
-    // To its end, whatever becomes of the client: the mirror is to be told of whom it was about.
+    // This runs to its end even if the client disconnects, so that the mirror is updated too.
     let work = async move { system.change_session(&wanted).await };
     let Written { answer, mirrored } = app.finish(work).await??;
     match answer {
@@ -164,7 +167,7 @@ fn no_session(id: &Name) -> Problem {
     Problem::not_found(format!("there is no session {:?}", id.as_str())).with("session", json!(id))
 }
 
-/// Why nothing was changed, and what to do.
+/// The problem for a refused change: why nothing was changed, and what the caller can do.
 fn refused(change: &SessionChange, refusal: SessionRefusal) -> Problem {
     let id = change.session();
     let conflict = |kind, title, detail: String| {

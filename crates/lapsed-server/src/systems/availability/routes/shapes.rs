@@ -1,4 +1,4 @@
-//! What the routes of availability are given and answer.
+//! The bodies and answers of the routes of availability.
 
 use lapsed_availability::{
     Available, ListedProvider, OwnStatus, ProviderBeat, ProviderChange, WorkSession,
@@ -6,23 +6,23 @@ use lapsed_availability::{
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-/// Who a provider is; what is absent stays as it is.
+/// The data of a provider. Absent fields stay as they are.
 #[derive(Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProviderBody {
-    /// What people call it.
+    /// The name of the provider that people see.
     #[schema(example = "Sari")]
     pub display_name: Option<String>,
 }
 
-/// A provider after a change.
+/// The state of a provider after a change.
 #[derive(Serialize, ToSchema)]
 pub struct ProviderChanged {
     pub provider: String,
     pub is_online: bool,
     pub is_active: bool,
     pub active_session_count: u64,
-    /// Whether it was otherwise before.
+    /// Whether the call changed anything.
     pub changed: bool,
     /// How many of its logins were revoked in the same transaction.
     pub revoked: u64,
@@ -42,7 +42,7 @@ impl ProviderChanged {
     }
 }
 
-/// A provider, as the truth has it. Times are milliseconds of the truth's clock.
+/// A provider as it is in the truth. Times are milliseconds on the truth's clock.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Provider)]
 pub struct ProviderResponse {
@@ -53,7 +53,7 @@ pub struct ProviderResponse {
     pub active_session_count: u64,
     pub last_online_ms: Option<u64>,
     pub last_offline_ms: Option<u64>,
-    /// Its last beat, as far as it was written down.
+    /// The last heartbeat that was written to the truth.
     pub last_heartbeat_ms: Option<u64>,
 }
 
@@ -72,12 +72,12 @@ impl ProviderResponse {
     }
 }
 
-/// Some of the providers, by id.
+/// One page of the providers, ordered by id.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Providers)]
 pub struct ProviderList {
     pub providers: Vec<ProviderResponse>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
@@ -86,32 +86,32 @@ pub struct ProviderList {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ProvidersQuery {
-    /// Those after this one.
+    /// Start after this provider: `next` of the previous page.
     pub after: Option<String>,
-    /// At most so many; 1,000 at the most.
+    /// The length of the page, at most 1,000.
     pub limit: Option<usize>,
-    /// Only those that say they are there.
+    /// If true, only the providers that are online.
     pub online: Option<bool>,
 }
 
-/// One provider's own status.
+/// The status of one provider.
 #[derive(Serialize, ToSchema)]
 pub struct ProviderStatus {
     pub provider: String,
     pub display_name: Option<String>,
-    /// As readers see it: newer than the times beside it.
+    /// Whether readers see the provider as online. This may be newer than the times.
     pub is_online: bool,
     pub is_active: bool,
     pub active_session_count: u64,
     pub last_online_ms: Option<u64>,
     pub last_offline_ms: Option<u64>,
-    /// Its last beat, as far as it was written down.
+    /// The last heartbeat that was written to the truth.
     pub last_heartbeat_ms: Option<u64>,
-    /// How long ago it last beat, as far as anybody knows.
+    /// The age of the last known heartbeat, in milliseconds.
     pub heartbeat_age_ms: Option<u64>,
-    /// Online, not deactivated, and not silent.
+    /// Whether the provider is online, not deactivated, and not silent.
     pub reachable: bool,
-    /// Reachable, and with room for another session.
+    /// Whether the provider is reachable and has capacity for another session.
     pub available: bool,
 }
 
@@ -135,35 +135,35 @@ impl ProviderStatus {
     }
 }
 
-/// A beat that was noted.
+/// A heartbeat that was recorded.
 #[derive(Serialize, ToSchema)]
 pub struct HeartbeatAnswer {
     pub provider: String,
-    /// `noted`
+    /// The result, which is always `noted`.
     pub outcome: &'static str,
 }
 
-/// Whose beats.
+/// The providers whose heartbeats to record.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatsBody {
-    /// 1,000 at the most.
+    /// The ids of the providers, at most 1,000.
     pub providers: Vec<String>,
 }
 
-/// One answer a beat, in order.
+/// One result per heartbeat, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub struct HeartbeatsAnswer {
     pub results: Vec<HeartbeatResult>,
-    /// How many were noted.
+    /// How many heartbeats were recorded.
     pub noted: usize,
 }
 
-/// What became of one beat.
+/// The result of one heartbeat.
 #[derive(Serialize, ToSchema)]
 pub struct HeartbeatResult {
     pub provider: String,
-    /// `noted`, `deactivated` or `offline`.
+    /// `noted`, or why it was not recorded: `deactivated` or `offline`.
     pub outcome: &'static str,
 }
 
@@ -183,15 +183,15 @@ impl HeartbeatsAnswer {
 #[derive(Serialize, ToSchema)]
 pub struct Reachable {
     pub provider: String,
-    /// Online, not deactivated, and not silent.
+    /// Whether the provider is online, not deactivated, and not silent.
     pub reachable: bool,
 }
 
-/// Somebody who can take work now.
+/// A provider that can take work now.
 #[derive(Serialize, ToSchema)]
 pub struct AvailableProvider {
     pub id: String,
-    /// How many sessions it has already.
+    /// How many sessions the provider has already.
     pub active_session_count: u64,
 }
 
@@ -202,59 +202,61 @@ impl AvailableProvider {
     }
 }
 
-/// Some of those who can take work now.
+/// One page of the providers that can take work now.
 #[derive(Serialize, ToSchema)]
 #[schema(as = AvailablePage)]
 pub struct AvailablePageResponse {
     pub available: Vec<AvailableProvider>,
-    /// Where the next page begins: give it as `after`.
+    /// The cursor of the next page: pass it as `after`. Absent on the last page.
     pub next: Option<String>,
 }
 
-/// Which of those available.
+/// The page of the available providers.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct AvailableQuery {
-    /// What `next` of the page before said.
+    /// The cursor of the page: `next` of the previous page.
     pub after: Option<String>,
-    /// About so many; 1,000 at the most.
+    /// The approximate length of the page, at most 1,000.
     pub limit: Option<usize>,
 }
 
-/// How many.
+/// The number of providers.
 #[derive(Serialize, ToSchema)]
 pub struct CountAnswer {
     pub count: u64,
 }
 
-/// Whether anybody can take work, and how many; up to a snapshot's lifetime old.
+/// Whether any provider can take work, and how many can. The numbers are at most as old as a
+/// snapshot may be.
 #[derive(Serialize, ToSchema)]
 pub struct Beacon {
     pub available: bool,
     pub count: u64,
 }
 
-/// Who accepts a session.
+/// The provider that accepts a session.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptBody {
     pub provider: String,
 }
 
-/// Who goes on with a session.
+/// The provider that a session is moved to.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RerouteBody {
     pub to: String,
 }
 
-/// One session.
+/// A session of a provider.
 #[derive(Serialize, ToSchema)]
 pub struct ProviderSession {
     pub session: String,
     pub provider: Option<String>,
-    /// `active`, `pending_payment`, `ended`, `expired`, `cancelled`, or what the application has before.
+    /// `active`, `pending_payment`, `ended`, `expired`, `cancelled`, or the application's own
+    /// status before that.
     pub status: String,
 }
 
@@ -268,14 +270,15 @@ impl ProviderSession {
     }
 }
 
-/// A session after a change.
+/// The state of a session after a change.
 #[derive(Serialize, ToSchema)]
 pub struct SessionChanged {
     pub session: String,
     pub provider: Option<String>,
-    /// As of one session.
+    /// The status of the session now: `active`, `pending_payment`, `ended`, `expired` or
+    /// `cancelled`.
     pub status: String,
-    /// Whether it was otherwise before.
+    /// Whether the call changed anything.
     pub changed: bool,
 }
 
@@ -286,26 +289,27 @@ impl SessionChanged {
     }
 }
 
-/// The settings in force.
+/// The settings that are in force.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Config)]
 pub struct AvailabilityConfig {
-    /// How long a provider may be silent.
+    /// How long a provider may be silent before it is set offline, in seconds.
     pub stale_after_seconds: u64,
-    /// Whether silence means anything.
+    /// Whether silent providers are set offline at all.
     pub require_ping: bool,
-    /// How many sessions a provider can have at a time.
+    /// The most sessions that a provider can have at a time.
     pub max_customers_per_mitra: u64,
-    /// How often a provider beats.
+    /// The interval of a provider's heartbeats, in seconds.
     pub heartbeat_cadence_seconds: u64,
 }
 
-/// What of them is to be different.
+/// The settings to change. Absent settings stay as they are.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[derive(Default)]
 pub struct ConfigBody {
-    /// Not below the cadence, and a day at the most.
+    /// How long a provider may be silent, in seconds: not less than the heartbeat cadence, and at
+    /// most a day.
     pub stale_after_seconds: Option<u64>,
     pub require_ping: Option<bool>,
     pub max_customers_per_mitra: Option<u64>,
