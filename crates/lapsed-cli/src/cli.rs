@@ -1,4 +1,4 @@
-//! The command line: what there is to type, and what `--help` says of it.
+//! The command line: every command, argument and option. The doc comments are the texts of `--help`.
 
 pub mod audit;
 pub mod health;
@@ -16,37 +16,37 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
-  lapsed serve                                 start on ./lapsed-data, http://127.0.0.1:7227
-  lapsed demo                                  see it happen first
-  lapsed demo --serve                          the dashboard with something alive on it
-  lapsed init                                  write a configuration: asks which system and store
-  lapsed status                                how every system stands
-  lapsed top                                   the same, live
-  lapsed sweep registry --dry-run              what a pass would take back, and why
-  lapsed explain registry 356307042441013      why this one is, or is not, dead
-  lapsed reconcile chat --dry-run --verbose    where index and truth differ
-  lapsed dead list                             jobs that nobody is to try again by himself
-  lapsed lease run nightly -- ./report.sh      run it only while holding the lease `nightly`
-  lapsed receipts --follow                     who is reclaimed, as it happens
-  lapsed check -c lapsed.toml                  is the configuration right, and what does it mean
-  lapsed schema apply -c lapsed.toml           make the tables of availability in Postgres
+  lapsed serve                                 run the daemon: ./lapsed-data, 127.0.0.1:7227
+  lapsed demo                                  watch owners die and their entries reclaimed
+  lapsed demo --serve                          serve the dashboard with simulated traffic
+  lapsed init                                  write a configuration; asks for system and store
+  lapsed status                                show the state of every system
+  lapsed top                                   watch the state of every system live
+  lapsed sweep registry --dry-run              list what a pass would reclaim, and why
+  lapsed explain registry 356307042441013      say why this key is, or is not, dead
+  lapsed reconcile chat --dry-run --verbose    list where the index differs from the data
+  lapsed dead list                             list jobs that will not be retried automatically
+  lapsed lease run nightly -- ./report.sh      run a script only while holding a lease
+  lapsed receipts --follow                     print every reclaim as it happens
+  lapsed check -c lapsed.toml                  validate a configuration and explain it
+  lapsed schema apply -c lapsed.toml           create the tables of availability in Postgres
   lapsed functions load -c lapsed.toml         let Node, Python, Ruby call lapsed inside Redis
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 held back by the brake.";
+Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 held back by the brake.";
 
-/// Knows who is alive and what they hold, and takes back what the dead left behind.
+/// Tracks which owners are alive and what they hold, and reclaims what dead owners left behind.
 #[derive(Debug, Parser)]
 #[command(name = "lapsed", version, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run, with its own arguments.
     #[command(subcommand)]
     pub command: Command,
 
-    /// Say more on stderr; twice for everything. RUST_LOG says it in detail.
+    /// Log more to stderr; give it twice to log everything. RUST_LOG sets the level of each module.
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 90)]
     pub verbose: u8,
 
-    /// How the log on stderr is written.
+    /// Format of the log on stderr.
     #[arg(
         long,
         global = true,
@@ -59,88 +59,88 @@ pub struct Cli {
     pub log: LogFormat,
 }
 
-/// How the log is written.
+/// Format of the log on stderr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Plain lines for people to read.
     Text,
-    /// One JSON object a line.
+    /// One JSON object on each line.
     Json,
 }
 
-/// The commands.
+/// Every command of `lapsed`; the hidden ones are started by other commands only.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the daemon: sweeps, HTTP API, /metrics, dashboard; embedded by default.
+    /// Run the daemon: sweeps, HTTP API, /metrics and dashboard; uses the embedded store by default.
     Serve(Serve),
-    /// Watch a minute's story on the embedded store: owners live, some are killed; with --serve, on
-    /// the dashboard until Ctrl-C.
+    /// Run a demonstration on the embedded store: for a minute, owners are started, killed and
+    /// reclaimed; with --serve, the dashboard shows simulated traffic until Ctrl-C.
     Demo(lapsed_demo::args::Demo),
-    /// One owner of the demo.
+    /// Run one owner process of `lapsed demo`.
     #[command(hide = true)]
     DemoOwner(lapsed_demo::args::DemoOwner),
-    /// One process of the living dashboard.
+    /// Run one actor process of `lapsed demo --serve`.
     #[command(hide = true)]
     DemoPlayer(lapsed_demo::args::DemoPlayer),
-    /// Write a commented configuration for one of the five systems: asks, or by --preset.
+    /// Write a commented configuration for one of the five systems, chosen by --preset or in a dialog.
     Init(init::Init),
-    /// Validate a configuration, connect, and print the plan in plain words.
+    /// Validate a configuration, connect to its stores, and explain what the daemon would do with it.
     Check(Check),
-    /// Watch all systems live in the terminal: lag, passes, brakes, receipts as they come.
+    /// Watch all systems live in the terminal: reclaim lag, passes, brakes, and receipts as they arrive.
     Top(top::Top),
-    /// Show who is alive, suspects, the last pass, the reclaim lag and the brake.
+    /// Show live owners, suspects, the last pass, the reclaim lag and the brake of every system.
     Status(Status),
-    /// Ask a daemon whether it is there and its stores answer: exit code 0 or 1, for probes.
+    /// Check whether a daemon and its stores answer, for probes: the exit code is 0 if they do, else 1.
     Healthcheck(health::Healthcheck),
-    /// Run one pass now; a dry run says, for each suspect, why it is dead.
+    /// Run one pass of a sweep now; with --dry-run, say why each suspect is dead and change nothing.
     Sweep(SweepArgs),
-    /// Compare a system's index with its truth, and heal it.
+    /// Compare a system's index with its stored data, and repair the index.
     Reconcile(ReconcileArgs),
-    /// Say why one key (or owner) is, or is not, dead.
+    /// Explain why a key (or an owner) is, or is not, considered dead.
     Explain(Explain),
-    /// List who was reclaimed, when, and on what evidence.
+    /// List the receipts of reclaimed entries: owner, time and evidence.
     Receipts(ReceiptsArgs),
-    /// Put back what a receipt removed, if its place is still free.
+    /// Restore the entry that a receipt records as removed, if nobody else holds its key by now.
     Restore(Restore),
-    /// List who did what by hand: brakes, passes, restoring, dead letters.
+    /// List what operators did by hand (brakes, passes, restores, dead letters), and who did it.
     Audit(audit::Audit),
-    /// List, show, put back or delete dead letters: jobs that nobody is to try again by himself.
+    /// List, show, put back or delete dead letters: jobs that will not be retried automatically.
     #[command(subcommand)]
     Dead(Dead),
-    /// List webhooks, their dead letters, or try one. Asks the daemon.
+    /// List the daemon's webhooks and their undelivered events, retry one, or send a test event.
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
-    /// Acquire, renew, release or look at leases; hold one while a command runs.
+    /// Acquire, renew, release or show leases; hold a lease while a command runs.
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
-    /// A command that dies with its parent (`lapsed lease run`, `lapsed demo`), before it is that command.
+    /// Replace this process by a command that the kernel kills when its parent process ends.
     #[command(hide = true)]
     LeaseChild(lease::LeaseChild),
-    /// Decide a transaction, once, or show how it was decided.
+    /// Record the decision on a transaction (commit or rollback), or show it; it cannot be changed.
     #[command(subcommand)]
     Decision(lease::DecisionCommand),
-    /// Release or hold a system's brake, or let it decide by itself again.
+    /// Release a system's brake, hold it, or return it to automatic operation.
     Brake(BrakeArgs),
-    /// Make a token for the daemon, or the hash of one for its configuration.
+    /// Create a token for the daemon's API, or print the hash of a token for its configuration.
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// Print or make the tables of availability in Postgres.
+    /// Print or create the tables that availability needs in Postgres.
     #[command(subcommand)]
     Schema(schema::Schema),
-    /// Show or load the server-side functions, for use from any language.
+    /// Print or load the functions that let any language call lapsed inside Redis or Valkey.
     #[command(subcommand)]
     Functions(Functions),
-    /// Print a script that completes commands and options in your shell.
+    /// Print a script with which your shell completes commands and options.
     Completions(shell::Completions),
-    /// Print the manual page, or write one for every command into a folder.
+    /// Print the manual page, or write a page for every command into a folder.
     Man(shell::Man),
 }
 
-/// Whom to ask: a running daemon, or with `-c` the store itself.
+/// Where the command is carried out: on a running daemon, or with `-c` on the store itself.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Whom to ask")]
+#[command(next_help_heading = "Connection")]
 pub struct TargetArgs {
-    /// Go straight to the store of this configuration; to its daemon if that has the store open.
+    /// Use the store of this configuration directly, or its daemon if that has the store open.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -148,17 +148,17 @@ pub struct TargetArgs {
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
 
-    /// The daemon's token.
+    /// Token to send to the daemon.
     #[arg(long, env = "LAPSED_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
 
-    /// Trust the certificates in this file (PEM), instead of those that this machine trusts.
+    /// Trust the certificates in this PEM file instead of the system's certificates.
     #[arg(long, env = "LAPSED_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
 }
 
 impl TargetArgs {
-    /// What a further command needs to reach the same place, to be written behind it.
+    /// The options with which a further command reaches the same daemon or store, to be appended to it.
     pub fn again(&self) -> String {
         let file = self.config.iter().map(|file| format!(" -c {}", file.display()));
         let url = self.url.iter().map(|url| format!(" --url {url}"));
@@ -166,37 +166,37 @@ impl TargetArgs {
     }
 }
 
-/// How to print.
+/// The format of what the command prints.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Output {
-    /// Print JSON: one object, or one a line for lists.
+    /// Print JSON: one object, or for lists one object on each line.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// The configuration; without one, every kind of system, named `default`, on the embedded
-    /// store.
+    /// Configuration file; without it, the daemon runs one system of every kind, each named
+    /// `default`, on the embedded store.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Where to listen [default: 127.0.0.1:7227]; port 0 takes any free one.
+    /// Address to listen on [default: 127.0.0.1:7227]; port 0 chooses a free port.
     #[arg(long, env = "LAPSED_LISTEN", value_name = "ADDRESS:PORT")]
     pub listen: Option<String>,
 
-    /// The data folder [default: ./lapsed-data]; only without a configuration.
+    /// Data folder [default: ./lapsed-data]; only allowed without a configuration file.
     #[arg(long, env = "LAPSED_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
 
-    /// The token that clients must show, where the configuration has none.
+    /// Token that clients must send, used if the configuration has no tokens.
     #[arg(long, env = "LAPSED_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct Check {
-    /// The configuration; without one, the defaults are checked.
+    /// Configuration file; without it, the defaults are checked.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -206,7 +206,7 @@ pub struct Check {
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// NAME, KIND or KIND/NAME; all systems without it.
+    /// Name of the system, as NAME, KIND or KIND/NAME; all systems if not given.
     pub system: Option<String>,
 
     #[command(flatten)]
@@ -218,10 +218,10 @@ pub struct Status {
 
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// NAME, KIND or KIND/NAME.
+    /// Name of the system, as NAME, KIND or KIND/NAME.
     pub system: String,
 
-    /// Do everything but the change: what it lists is what a real pass then reclaims.
+    /// Change nothing: list what a real pass would reclaim, with the reason for each entry.
     #[arg(long)]
     pub dry_run: bool,
 
@@ -234,18 +234,18 @@ pub struct SweepArgs {
 
 #[derive(Debug, Args)]
 pub struct ReconcileArgs {
-    /// NAME, KIND or KIND/NAME.
+    /// Name of the system, as NAME, KIND or KIND/NAME.
     pub system: String,
 
-    /// Say what differs, and change nothing; with --verbose, list every difference.
+    /// Change nothing: count the differences; with --verbose, list each of them.
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Only say whether the scan and the index agree: exit code 0 when they do, 1 when not.
+    /// Only check whether the index agrees with a full scan: the exit code is 0 if it does, else 1.
     #[arg(long)]
     pub compare: bool,
 
-    /// Go on from where an earlier run stopped, as it said.
+    /// Continue where an earlier run stopped, at the cursor that it printed.
     #[arg(long, value_name = "CURSOR")]
     pub from: Option<String>,
 
@@ -258,10 +258,10 @@ pub struct ReconcileArgs {
 
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// NAME, KIND or KIND/NAME.
+    /// Name of the system, as NAME, KIND or KIND/NAME.
     pub system: String,
 
-    /// The key of an entry, or the name of an owner.
+    /// Key of an entry, or name of an owner.
     pub key: String,
 
     #[command(flatten)]
@@ -273,22 +273,22 @@ pub struct Explain {
 
 #[derive(Debug, Args)]
 pub struct ReceiptsArgs {
-    /// NAME, KIND or KIND/NAME; all systems without it.
+    /// Name of the system, as NAME, KIND or KIND/NAME; all systems if not given.
     pub system: Option<String>,
 
-    /// Go on printing them as they come (asks a daemon).
+    /// Keep printing new receipts as they arrive; this needs a running daemon.
     #[arg(short, long)]
     pub follow: bool,
 
-    /// The newest so many; newest first, or oldest first with --follow.
+    /// Show at most N receipts, the newest ones; newest first, or oldest first with --follow.
     #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
     pub limit: usize,
 
-    /// Only those of this key.
+    /// Show only receipts of this key.
     #[arg(long)]
     pub key: Option<String>,
 
-    /// Only those of this owner.
+    /// Show only receipts of this owner.
     #[arg(long)]
     pub owner: Option<String>,
 
@@ -301,7 +301,7 @@ pub struct ReceiptsArgs {
 
 #[derive(Debug, Args)]
 pub struct Restore {
-    /// As `lapsed receipts` prints it, for example registry-default-42.
+    /// Id of the receipt, as `lapsed receipts` prints it, for example registry-default-42.
     pub receipt: String,
 
     #[command(flatten)]
@@ -311,25 +311,26 @@ pub struct Restore {
     pub target: TargetArgs,
 }
 
-/// `lapsed dead`
+/// The subcommands of `lapsed dead`.
 #[derive(Debug, Subcommand)]
 pub enum Dead {
-    /// List them, by id.
+    /// List the dead letters, ordered by id.
     List(ListDead),
-    /// Show one, with what it carries.
+    /// Show one dead letter with its payload.
     Show(OneDead),
-    /// Put one back on its queue, its crashes forgotten.
+    /// Put a dead letter back on its queue and reset its count of crashes.
     PutBack(PutBackDead),
-    /// Delete one for good.
+    /// Delete one dead letter permanently.
     Delete(OneDead),
 }
 
 #[derive(Debug, Args)]
 pub struct ListDead {
-    /// NAME, KIND or KIND/NAME; without it, all systems of jobs.
+    /// Name of the system, as NAME, KIND or KIND/NAME; all systems
+    /// of kind inflight if not given.
     pub system: Option<String>,
 
-    /// At most so many of each system.
+    /// Show at most N dead letters of each system.
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
     pub limit: usize,
 
@@ -342,7 +343,7 @@ pub struct ListDead {
 
 #[derive(Debug, Args)]
 pub struct OneDead {
-    /// Which: the system (unless there is only one of jobs), then the job's id.
+    /// The system (may be omitted if there is only one of kind inflight), then the id of the job.
     #[arg(required = true, num_args = 1..=2, value_names = ["SYSTEM", "ID"])]
     pub which: Vec<String>,
 
@@ -358,30 +359,30 @@ pub struct PutBackDead {
     #[command(flatten)]
     pub one: OneDead,
 
-    /// To which end of its queue.
+    /// End of the queue to which the job returns.
     #[arg(long, value_enum, default_value = "front")]
     pub end: QueueEndArg,
 }
 
-/// Which end of a queue.
+/// An end of a queue: jobs are taken from the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum QueueEndArg {
-    /// The next to be taken.
+    /// It is the next job to be taken.
     Front,
-    /// Behind all others.
+    /// It is taken after all jobs that wait now.
     Back,
 }
 
 #[derive(Debug, Args)]
 pub struct BrakeArgs {
-    /// NAME, KIND or KIND/NAME.
+    /// Name of the system, as NAME, KIND or KIND/NAME.
     pub system: String,
 
-    /// What to say to it; without it, what it does now is shown.
+    /// What to do with the brake; without it, the brake's present state is shown.
     #[arg(value_enum)]
     pub order: Option<BrakeCommand>,
 
-    /// How long a release lasts [default: the longer of 10m and one threshold].
+    /// How long a release lasts [default: 10m, or one threshold if that is longer].
     #[arg(long = "for", value_name = "DURATION")]
     pub span: Option<String>,
 
@@ -392,41 +393,41 @@ pub struct BrakeArgs {
     pub target: TargetArgs,
 }
 
-/// What to say to a brake.
+/// What to do with a brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BrakeCommand {
-    /// Reclaim whatever is dead, for a while.
+    /// Reclaim every dead entry without limit, for the time that --for gives.
     Release,
-    /// Reclaim nothing until released.
+    /// Reclaim nothing until the brake is released.
     Hold,
-    /// Decide by itself again.
+    /// Return to automatic operation: the brake holds when too many entries are suspect.
     Auto,
 }
 
-/// `lapsed functions`
+/// The subcommands of `lapsed functions`.
 #[derive(Debug, Subcommand)]
 pub enum Functions {
-    /// Print the library, as FUNCTION LOAD takes it.
+    /// Print the function library in the form that FUNCTION LOAD accepts.
     Print,
-    /// Put the library into Redis or Valkey, in place of an older version; calls go on meanwhile.
+    /// Load the function library into Redis or Valkey, replacing an older version without downtime.
     Load(LoadFunctions),
 }
 
 #[derive(Debug, Args)]
 pub struct LoadFunctions {
-    /// Into every store of this configuration that is on Redis or Valkey.
+    /// Load it into every Redis or Valkey store of this configuration.
     #[arg(short, long, value_name = "FILE", required_unless_present = "url")]
     pub config: Option<PathBuf>,
 
-    /// Of these only the one of this name.
+    /// Load it only into the store of this name.
     #[arg(long, value_name = "NAME", requires = "config")]
     pub store: Option<String>,
 
-    /// Into the server or cluster at this address, for example redis://127.0.0.1:6379.
+    /// Load it into the server or cluster at this address, for example redis://127.0.0.1:6379.
     #[arg(long, value_name = "URL", conflicts_with = "config")]
     pub url: Option<String>,
 
-    /// Also in place of a newer version, or of a library of that name that is not lapsed's.
+    /// Also replace a newer version, or a library of the same name that does not belong to lapsed.
     #[arg(long)]
     pub force: bool,
 

@@ -1,51 +1,51 @@
-//! `lapsed demo`: what there is to type, and what its processes are told.
+//! The arguments of `lapsed demo`, and of the processes that it starts.
 
 use clap::Args;
 
-/// `lapsed demo`
+/// The arguments of `lapsed demo`.
 #[derive(Debug, Args)]
 pub struct Demo {
-    /// How long everything takes: 1.8 is about a minute, 0.9 half of it.
+    /// Factor for all times of the demonstration: 1.8 takes about a minute, 0.9 half of that.
     #[arg(long, default_value_t = 1.8, value_name = "FACTOR", conflicts_with = "serve")]
     pub pace: f64,
 
-    /// Serve the dashboard on a throw-away folder, and keep all five systems busy until Ctrl-C.
+    /// Serve the dashboard on a temporary folder, and keep all five systems busy until Ctrl-C.
     #[arg(long)]
     pub serve: bool,
 
-    /// With --serve: where to listen [default: 127.0.0.1:7227, or a free port where that is taken].
+    /// With --serve: address to listen on [default: 127.0.0.1:7227, or a free port if that is in use].
     #[arg(long, value_name = "ADDRESS:PORT", requires = "serve")]
     pub listen: Option<String>,
 
-    /// With --serve: the token that clients must show; needed on an address that others reach.
+    /// With --serve: token that clients must send; required on an address that other machines reach.
     #[arg(long, value_name = "TOKEN", requires = "serve")]
     pub token: Option<String>,
 }
 
-/// `lapsed demo-owner`, started by the demo.
+/// The arguments of `lapsed demo-owner`, which `lapsed demo` starts.
 #[derive(Debug, Args)]
 pub struct DemoOwner {
-    /// Its name.
+    /// Name of the owner.
     pub name: String,
-    /// The demo's daemon.
+    /// Address of the demonstration's daemon.
     #[arg(long)]
     pub url: String,
-    /// How often it beats.
+    /// Milliseconds between two heartbeats.
     #[arg(long)]
     pub every_ms: u64,
 }
 
-/// `lapsed demo-player`, started by `lapsed demo --serve`.
+/// The arguments of `lapsed demo-player`, which `lapsed demo --serve` starts.
 #[derive(Debug, Args)]
 pub struct DemoPlayer {
-    /// What it plays.
+    /// Role of the actor, for example gateway.
     pub role: String,
-    /// Its name.
+    /// Name of the owner.
     pub name: String,
-    /// The demo's daemon.
+    /// Address of the demonstration's daemon.
     #[arg(long)]
     pub url: String,
-    /// The daemon's token.
+    /// Token to send to the daemon.
     #[arg(long, env = "LAPSED_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }

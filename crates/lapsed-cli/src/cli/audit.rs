@@ -1,4 +1,4 @@
-//! `lapsed audit`: what there is to type.
+//! `lapsed audit`: the arguments.
 
 use clap::Args;
 
@@ -6,10 +6,10 @@ use super::{Output, TargetArgs};
 
 #[derive(Debug, Args)]
 pub struct Audit {
-    /// NAME, KIND or KIND/NAME; all systems without it.
+    /// Name of the system, as NAME, KIND or KIND/NAME; all systems if not given.
     pub system: Option<String>,
 
-    /// The newest so many.
+    /// Show at most N actions, newest first.
     #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
     pub limit: usize,
 

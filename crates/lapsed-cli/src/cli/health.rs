@@ -1,17 +1,17 @@
-//! What `lapsed healthcheck` takes.
+//! `lapsed healthcheck`: the arguments.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// `lapsed healthcheck`
+/// The arguments of `lapsed healthcheck`.
 #[derive(Debug, Args)]
 pub struct Healthcheck {
-    /// Only whether the process answers, whatever its stores do.
+    /// Check only that the process answers; do not check its stores.
     #[arg(long)]
     pub live: bool,
 
-    /// How long to wait for the answer.
+    /// Fail if no answer has arrived within this time.
     #[arg(long, default_value = "3s", value_name = "DURATION")]
     pub within: String,
 
@@ -19,7 +19,7 @@ pub struct Healthcheck {
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
 
-    /// Trust the certificates in this file (PEM), instead of those that this machine trusts.
+    /// Trust the certificates in this PEM file instead of the system's certificates.
     #[arg(long, env = "LAPSED_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `lapsed init`: what there is to type.
+//! `lapsed init`: the arguments.
 
 use std::path::PathBuf;
 
@@ -7,37 +7,37 @@ use clap::Args;
 use super::Output;
 use lapsed_server::systems::Preset;
 
-/// `lapsed init`
+/// The arguments of `lapsed init`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lapsed init                                           asks
-  lapsed init --list                                    what there is to choose from
+  lapsed init                                           ask for everything
+  lapsed init --list                                    list the presets
   lapsed init --preset registry --store redis://10.0.0.7:6379/0
   lapsed init --preset lockd --store s3://my-bucket/locks -o locks.toml
   lapsed init --preset mitra --store postgres://app@db/app --mirror redis://cache:6379/0")]
 pub struct Init {
-    /// Whose names, defaults and variables; on a terminal it is asked for.
+    /// Preset that gives names, defaults and environment variables; asked for on a terminal if missing.
     #[arg(long, value_enum, value_name = "PRESET")]
     pub preset: Option<&'static Preset>,
 
-    /// Where its data is; `${VARIABLE}` is kept and read from the environment later.
+    /// Address of the store; `${VARIABLE}` is written as it is and read from the environment later.
     #[arg(long, value_name = "URL", requires = "preset")]
     pub store: Option<String>,
 
-    /// For mitra on Postgres: the Valkey or Redis that mirrors it.
+    /// Address of the Valkey or Redis that mirrors Postgres; for the preset mitra on Postgres only.
     #[arg(long, value_name = "URL", requires = "preset")]
     pub mirror: Option<String>,
 
-    /// The file to write.
+    /// Configuration file to write.
     #[arg(short, long, value_name = "FILE", default_value = "lapsed.toml")]
     pub output: PathBuf,
 
-    /// Also in place of a file that is there.
+    /// Overwrite the file if it exists.
     #[arg(long)]
     pub force: bool,
 
-    /// List the presets, and write nothing.
+    /// List the presets and write no file.
     #[arg(long, conflicts_with_all = ["preset", "force"])]
     pub list: bool,
 

@@ -1,4 +1,4 @@
-//! `lapsed lease` and `lapsed decision`.
+//! `lapsed lease` and `lapsed decision`: the arguments.
 
 use std::ffi::OsString;
 
@@ -7,59 +7,60 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::{Output, TargetArgs};
 
 const CODES: &str = "\
-Exit codes besides the usual: 75 somebody else holds it, 76 the lease is lost: that token holds \
-nothing any more.";
+Further exit codes: 75 another owner holds the lease, 76 the lease is lost: the token is no longer \
+valid.";
 
 const RUN: &str = "\
 Examples:
   lapsed lease run nightly-report -- /usr/local/bin/report
   lapsed lease run billing/invoices --wait 10m --ttl 1m -- sh -c 'make invoices'
-  lapsed lease run -c lapsed.toml deploy -- ./deploy.sh      straight to the store, without a daemon
+  lapsed lease run -c lapsed.toml deploy -- ./deploy.sh      uses the store directly, no daemon
 
-The command finds in its environment: LAPSED_LEASE_TOKEN, which only grows and should go along with \
-whatever it writes elsewhere; LAPSED_LEASE_NAMESPACE, LAPSED_LEASE_KEY, LAPSED_LEASE_OWNER and \
-LAPSED_LEASE_SYSTEM. Signals are passed on to it. It is told to end (SIGTERM, then SIGKILL) when the \
-lease is lost, and when renewals go unanswered it is gone before the lease may be somebody else's. \
-It is killed when this process is.
+The environment of the command contains LAPSED_LEASE_TOKEN, LAPSED_LEASE_NAMESPACE, \
+LAPSED_LEASE_KEY, LAPSED_LEASE_OWNER and LAPSED_LEASE_SYSTEM. The token increases with every lease \
+of the key: send it along with every write, so that the receiver can refuse an older holder. \
+Signals are forwarded to the command. When the lease is lost, the command gets SIGTERM, then \
+SIGKILL. When renewals are not answered, the command is ended before another owner can acquire the \
+lease. If this process is killed, so is the command.
 
-Exit code: the command's own (128 + N when signal N ended it); 75 the lease was not got, and the \
-command not started; 76 the lease was lost, and the command ended; 126 the command cannot be run, \
-127 there is none of that name.";
+Exit code: that of the command (128 + N if signal N ended it); 75 the lease was not acquired and the \
+command not started; 76 the lease was lost and the command ended; 126 the command cannot be run; \
+127 the command was not found.";
 
-/// `lapsed lease`
+/// The subcommands of `lapsed lease`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = CODES)]
 pub enum LeaseCommand {
-    /// AcquireArgs a lease, and print its token.
+    /// Acquire a lease and print its token.
     #[command(after_help = CODES)]
     Acquire(AcquireArgs),
-    /// Let a lease last for another TTL.
+    /// Extend a lease by another TTL.
     #[command(after_help = CODES)]
     Renew(Renew),
-    /// End a lease; its token lives on.
+    /// Release a lease; the next one gets a higher token.
     #[command(after_help = CODES)]
     Release(TicketArgs),
-    /// Show one key: who holds it, by which token, and its state.
+    /// Show the owner, the token and the state of one key.
     Describe(One),
-    /// List keys and who holds them.
+    /// List keys and the owners that hold them.
     List(List),
-    /// Hold a lease while a command runs, and end it when the lease is lost.
+    /// Hold a lease while a command runs, and end the command if the lease is lost.
     #[command(after_help = RUN)]
     Run(Run),
 }
 
-/// Which key.
+/// The key of a lease, and the system that it is in.
 #[derive(Debug, Args)]
 pub struct Key {
-    /// NAMESPACE/KEY; without a slash the namespace is `default`.
+    /// Key, as NAMESPACE/KEY; without a slash the namespace is `default`.
     #[arg(value_name = "KEY")]
     pub key: String,
 
-    /// The namespace; then KEY is taken as it stands, whatever slashes it has.
+    /// Namespace of the key; KEY is then not split at its slashes.
     #[arg(long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
 
-    /// NAME, KIND or KIND/NAME; needed when there are several systems of leases.
+    /// System of leases, as NAME, KIND or KIND/NAME; required if there are several.
     #[arg(long, value_name = "SYSTEM")]
     pub system: Option<String>,
 }
@@ -69,19 +70,19 @@ pub struct AcquireArgs {
     #[command(flatten)]
     pub key: Key,
 
-    /// For whom [default: the name of this host].
+    /// Owner of the lease [default: the name of this host].
     #[arg(long)]
     pub owner: Option<String>,
 
-    /// How long it lasts from each renewal [default: what the configuration says].
+    /// How long the lease lasts after each renewal [default: as configured].
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<String>,
 
-    /// How long to wait while somebody else holds it [default: not at all].
+    /// How long to wait while another owner holds the lease [default: do not wait].
     #[arg(long, value_name = "DURATION")]
     pub wait: Option<String>,
 
-    /// A name that only this request has: the same one again gets the same answer.
+    /// Unique name of this request; a retry with the same name gets the same answer.
     #[arg(long, value_name = "NAME")]
     pub request: Option<String>,
 
@@ -97,18 +98,18 @@ pub struct Renew {
     #[command(flatten)]
     pub ticket: TicketArgs,
 
-    /// How long it lasts from now on [default: as long as before].
+    /// How long the lease lasts from now on [default: the same TTL as before].
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<String>,
 }
 
-/// A lease, as its holder shows it.
+/// A lease, identified by its key and its token.
 #[derive(Debug, Args)]
 pub struct TicketArgs {
     #[command(flatten)]
     pub key: Key,
 
-    /// The lease's token, as it was granted.
+    /// Token of the lease, as `lapsed lease acquire` printed it.
     #[arg(env = "LAPSED_LEASE_TOKEN", value_name = "TOKEN")]
     pub fence: u64,
 
@@ -133,14 +134,14 @@ pub struct One {
 
 #[derive(Debug, Args)]
 pub struct List {
-    /// Of this namespace; of all without it.
+    /// List only keys in this namespace.
     pub namespace: Option<String>,
 
-    /// NAME, KIND or KIND/NAME; needed when there are several systems of leases.
+    /// System of leases, as NAME, KIND or KIND/NAME; required if there are several.
     #[arg(long, value_name = "SYSTEM")]
     pub system: Option<String>,
 
-    /// At most so many.
+    /// Show at most N keys.
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
     pub limit: usize,
 
@@ -156,73 +157,74 @@ pub struct Run {
     #[command(flatten)]
     pub key: Key,
 
-    /// For whom [default: the name of this host and the number of this process].
+    /// Owner of the lease [default: the name of this host and the id of this process].
     #[arg(long)]
     pub owner: Option<String>,
 
-    /// How long it lasts from each renewal [default: what the configuration says].
+    /// How long the lease lasts after each renewal [default: as configured].
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<String>,
 
-    /// How long to wait while somebody else holds it [default: not at all].
+    /// How long to wait while another owner holds the lease [default: do not wait].
     #[arg(long, value_name = "DURATION")]
     pub wait: Option<String>,
 
-    /// How long the command has between SIGTERM and SIGKILL.
+    /// Time that the command has between SIGTERM and SIGKILL.
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub grace: String,
 
     #[command(flatten)]
     pub target: TargetArgs,
 
-    /// The command and its arguments.
+    /// Command to run, with its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
-/// `lapsed lease-child`, started by `lapsed lease run`.
+/// The arguments of `lapsed lease-child`, which `lapsed lease run` and `lapsed demo` start.
 #[derive(Debug, Args)]
 pub struct LeaseChild {
-    /// Whose child it is.
+    /// Process id of the parent; the command is killed when the parent ends.
     #[arg(long)]
     pub parent: u32,
-    /// What it turns into.
+    /// Command that replaces this process, with its arguments.
     #[arg(last = true, required = true)]
     pub command: Vec<OsString>,
 }
 
-/// `lapsed decision`
+/// The subcommands of `lapsed decision`.
 #[derive(Debug, Subcommand)]
 pub enum DecisionCommand {
-    /// Decide a transaction; whoever comes second is told the decision.
+    /// Decide a transaction and print the decision; an earlier decision stands: if it differs, the
+    /// exit code is 1.
     Decide(Decide),
-    /// Show the decision on a transaction.
+    /// Show how a transaction was decided.
     Show(ShowDecision),
 }
 
-/// How a transaction ends.
+/// The two ways in which a transaction can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DecisionWordArg {
-    /// What was staged becomes true.
+    /// The staged changes take effect.
     Commit,
-    /// What was staged is discarded.
+    /// The staged changes are discarded.
     Rollback,
 }
 
 #[derive(Debug, Args)]
 pub struct Decide {
-    /// The id of the transaction.
+    /// Id of the transaction.
     pub txn: String,
 
-    /// How it ends.
+    /// How the transaction ends.
     #[arg(value_enum)]
     pub decision: DecisionWordArg,
 
-    /// How long the decision is kept [default: what the configuration says].
+    /// How long the decision is kept [default: as configured].
     #[arg(long, value_name = "DURATION")]
     pub ttl: Option<String>,
 
-    /// NAME, KIND or KIND/NAME; needed when there are several systems of leases.
+    /// System of leases, as NAME, KIND or KIND/NAME; required if there are several.
     #[arg(long, value_name = "SYSTEM")]
     pub system: Option<String>,
 
@@ -235,10 +237,10 @@ pub struct Decide {
 
 #[derive(Debug, Args)]
 pub struct ShowDecision {
-    /// The id of the transaction.
+    /// Id of the transaction.
     pub txn: String,
 
-    /// NAME, KIND or KIND/NAME; needed when there are several systems of leases.
+    /// System of leases, as NAME, KIND or KIND/NAME; required if there are several.
     #[arg(long, value_name = "SYSTEM")]
     pub system: Option<String>,
 

@@ -1,4 +1,4 @@
-//! `lapsed schema`: what there is to type.
+//! `lapsed schema`: the arguments.
 
 use std::path::PathBuf;
 
@@ -6,26 +6,27 @@ use clap::{Args, Subcommand};
 
 use super::Output;
 
-/// `lapsed schema`
+/// The subcommands of `lapsed schema`.
 #[derive(Debug, Subcommand)]
 pub enum Schema {
-    /// Print the tables as SQL, to be read and run by whoever runs the database. Asks no database.
+    /// Print the SQL that creates the tables, for a database administrator; no database is contacted.
     Print(SchemaArgs),
-    /// Make the tables that are missing. What is there stays as it is.
+    /// Create the tables that are missing; existing tables are not changed.
     Apply(SchemaArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct SchemaArgs {
-    /// NAME, KIND or KIND/NAME; without it, all systems whose truth is in Postgres.
+    /// Name of the system, as NAME, KIND or KIND/NAME; all systems
+    /// that keep their data in Postgres if not given.
     pub system: Option<String>,
 
-    /// The configuration; `print` without it shows the usual names.
+    /// Configuration file; without it, `print` uses the default table names.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Also triggers that tell what an application changes in its tables by itself, so that the mirror
-    /// follows at once.
+    /// Also create triggers that announce changes which an application makes to the tables directly,
+    /// so that the mirror is updated at once.
     #[arg(long)]
     pub triggers: bool,
 

@@ -1,11 +1,11 @@
-//! `lapsed completions` and `lapsed man`: what there is to type.
+//! `lapsed completions` and `lapsed man`: the arguments.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use clap_complete::Shell;
 
-/// `lapsed completions`
+/// The arguments of `lapsed completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -13,19 +13,19 @@ Examples:
   lapsed completions zsh > ~/.zfunc/_lapsed        (with `fpath+=~/.zfunc` before `compinit`)
   lapsed completions fish > ~/.config/fish/completions/lapsed.fish")]
 pub struct Completions {
-    /// For which shell.
+    /// Shell that will read the script.
     #[arg(value_enum)]
     pub shell: Shell,
 }
 
-/// `lapsed man`
+/// The arguments of `lapsed man`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lapsed man | man -l -                       read it now
-  lapsed man ~/.local/share/man/man1          install every page, then `man lapsed-sweep`")]
+  lapsed man | man -l -                       read the manual page now
+  lapsed man ~/.local/share/man/man1          install all pages: `man lapsed-sweep`")]
 pub struct Man {
-    /// Write lapsed.1 and a page for every command into this folder; without it, lapsed.1 is printed.
+    /// Folder for lapsed.1 and a page for every command; without it, lapsed.1 is printed.
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

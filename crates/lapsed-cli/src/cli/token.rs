@@ -1,30 +1,30 @@
-//! `lapsed token`: what there is to type.
+//! `lapsed token`: the arguments.
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::Output;
 use lapsed_server::config::token::Scope;
 
-/// `lapsed token`
+/// The subcommands of `lapsed token`.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
-    /// Make a token out of chance, and print what goes into the configuration. It is kept nowhere.
+    /// Create a random token, and print it with its line for the configuration; it is not stored.
     New(NewToken),
-    /// Print the hash of the token on standard input.
+    /// Print the hash of a token that is read from standard input.
     Hash(HashToken),
 }
 
 #[derive(Debug, Args)]
 pub struct NewToken {
-    /// Whose it is to be: the audit says who did what by this name.
+    /// Name of the token; the audit log shows actions under this name.
     #[arg(long, value_name = "NAME", default_value = "ops")]
     pub name: String,
 
-    /// What it is to allow; `write` and `act` include `read`.
+    /// What the token allows; `write` and `act` include `read`.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SCOPES", default_value = "read")]
     pub scopes: Vec<ScopeWord>,
 
-    /// How long it is to be valid, for example 90d; for ever without it.
+    /// How long the token is valid, for example 90d; without it, the token does not expire.
     #[arg(long = "for", value_name = "DURATION")]
     pub span: Option<String>,
 
@@ -38,14 +38,14 @@ pub struct HashToken {
     pub output: Output,
 }
 
-/// What a token allows.
+/// A group of requests that a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ScopeWord {
-    /// Looking, and dry runs.
+    /// Read everything, and run dry runs.
     Read,
-    /// What an application does: register, beat, take, ...
+    /// Make the calls of an application: register, beat, take and so on.
     Write,
-    /// What an operator does: brakes, a pass by hand, restoring, dead letters.
+    /// Act as an operator: set brakes, start passes, restore entries, handle dead letters.
     Act,
 }
 

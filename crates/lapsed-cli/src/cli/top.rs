@@ -1,14 +1,14 @@
-//! `lapsed top`: what there is to type.
+//! `lapsed top`: the arguments and the keys.
 
 use clap::Args;
 
 use super::TargetArgs;
 
-/// `lapsed top`
+/// The arguments of `lapsed top`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys: arrows or j/k select, Enter shows details, e explains a key, d is a dry run, s a real pass,
-h/r/a hold, release or free the brake, / filters receipts, ? is help, q quits.
+Keys: arrows or j/k select, Enter shows details, e explains a key, d starts a dry run, s a real pass,
+h/r/a hold the brake, release it or make it automatic, / filters receipts, ? shows help, q quits.
 NO_COLOR is respected. Without a terminal use `lapsed status` and `lapsed receipts --follow`.")]
 pub struct Top {
     #[command(flatten)]

@@ -1,21 +1,21 @@
-//! `lapsed webhook`
+//! `lapsed webhook`: the arguments.
 
 use clap::{Args, Subcommand};
 
 use super::{Output, TargetArgs};
 
-/// `lapsed webhook`
+/// The subcommands of `lapsed webhook`.
 #[derive(Debug, Subcommand)]
 pub enum WebhookCommand {
-    /// List the webhooks of the daemon, and how far each has come.
+    /// List the daemon's webhooks, and the newest receipt that each has delivered.
     List(ListWebhooks),
-    /// List the deliveries of a webhook that were given up.
+    /// List the dead letters of a webhook: deliveries that will not be retried automatically.
     Dead(DeadOfWebhook),
-    /// Have a delivery that was given up tried again.
+    /// Retry the delivery of one dead letter.
     PutBack(OneOfWebhook),
-    /// Forget a delivery that was given up.
+    /// Delete one dead letter permanently.
     Delete(OneOfWebhook),
-    /// Send an event that says nothing, to see whether the receiver takes it.
+    /// Send a test event to a webhook, and show whether its receiver accepts it.
     Test(TestWebhook),
 }
 
@@ -30,10 +30,10 @@ pub struct ListWebhooks {
 
 #[derive(Debug, Args)]
 pub struct DeadOfWebhook {
-    /// The webhook's name.
+    /// Name of the webhook.
     pub name: String,
 
-    /// At most so many of each system.
+    /// Show at most N dead letters of each system.
     #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
     pub limit: usize,
 
@@ -46,10 +46,10 @@ pub struct DeadOfWebhook {
 
 #[derive(Debug, Args)]
 pub struct OneOfWebhook {
-    /// The webhook's name.
+    /// Name of the webhook.
     pub name: String,
 
-    /// The id of the dead letter, as `lapsed webhook dead` shows it.
+    /// Id of the dead letter, as `lapsed webhook dead` prints it.
     pub id: String,
 
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub struct OneOfWebhook {
 
 #[derive(Debug, Args)]
 pub struct TestWebhook {
-    /// The webhook's name.
+    /// Name of the webhook.
     pub name: String,
 
     #[command(flatten)]

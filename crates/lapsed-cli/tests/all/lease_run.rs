@@ -273,5 +273,5 @@ fn lease_commands_print_what_they_did() {
         assert_eq!(run(help).code, 0);
     }
     let codes = run(&["lease", "run", "--help"]).out;
-    assert!(codes.contains("75 the lease was not got") && codes.contains("76"), "{codes}");
+    assert!(codes.contains("75 the lease was not acquired") && codes.contains("76"), "{codes}");
 }

@@ -72,7 +72,7 @@ pub fn run(args: &Run) -> Result<(), Failure> {
 /// Whatever went wrong, the lease is not there and the command was not started.
 fn not_got(failure: Failure) -> Failure {
     match failure {
-        Failure::Failed(what) => Failure::Told(HELD, format!("the lease was not got: {what}")),
+        Failure::Failed(what) => Failure::Told(HELD, format!("the lease was not acquired: {what}")),
         other => other,
     }
 }
