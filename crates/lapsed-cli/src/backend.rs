@@ -1,6 +1,6 @@
 //! Whom a command asks: a running daemon over HTTP, or the store itself. The answers are the same.
 
-pub mod desk;
+pub mod lease_backend;
 mod local;
 pub mod remote;
 mod sse;
@@ -24,7 +24,7 @@ use lapsed_server::node::shapes::{
 use lapsed_server::node::{BrakeOrder, ReconcileOrder};
 use lapsed_server::systems::inflight::routes::DeadLetters;
 
-pub use desk::LeaseBackend;
+pub use lease_backend::LeaseBackend;
 pub use local::LocalBackend;
 pub use remote::RemoteBackend;
 

@@ -41,7 +41,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::DemoOwner(args) => {
             lapsed_demo::owner::run(&args.name, &args.url, Duration::from_millis(args.every_ms))
         }
-        Command::DemoPlayer(args) => lapsed_demo::show::player::run(&args),
+        Command::DemoPlayer(args) => lapsed_demo::show::actor::run(&args),
         Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
         Command::Top(args) => top::run(&args.target),

@@ -1,4 +1,4 @@
-//! What the demo asks of the daemon.
+//! The HTTP requests that the demonstration sends to its daemon.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ pub struct DemoAnswer {
 }
 
 impl DemoAnswer {
-    /// Whether it is told that it no longer holds what it believed to hold.
+    /// Whether the daemon answered that the caller has lost its incarnation or its claim.
     pub fn is_lost(&self) -> bool {
         self.status == 409
     }
 
-    /// The body, of an answer that must be good.
+    /// The body of a successful answer; any other status is a failure.
     pub fn expect(self) -> Result<Value, Failure> {
         if (200..300).contains(&self.status) {
             return Ok(self.body);
@@ -44,7 +44,7 @@ pub struct Api {
     agent: Agent,
 }
 
-/// One look at everything.
+/// What the screen shows: status, owners and newest receipts.
 pub struct StatusView {
     pub status: SystemStatus,
     pub owners: Vec<OwnerInfo>,
@@ -100,7 +100,7 @@ impl Api {
         }
     }
 
-    /// Registers `keys` to the newest life of `owner`; how many it holds of them then.
+    /// Registers `keys` to the newest incarnation of `owner`; the number of keys.
     pub fn register(&self, owner: &str, keys: &[String]) -> Result<u64, Failure> {
         let answer = self.post("register_many", json!({ "owner": owner, "keys": keys }))?;
         if answer.status != 200 {
@@ -109,12 +109,12 @@ impl Api {
         Ok(keys.len() as u64)
     }
 
-    /// One operation of the registry.
+    /// Sends an operation to the registry.
     pub fn post(&self, operation: &str, body: Value) -> Result<DemoAnswer, Failure> {
         self.send(Method::POST, &format!("{REGISTRY}/{operation}"), body)
     }
 
-    /// Any operation, whatever comes of it; null is no body.
+    /// Sends a request and returns its answer, whatever the status is. A null body sends no body.
     pub fn send(&self, method: Method, path: &str, body: Value) -> Result<DemoAnswer, Failure> {
         let request = self.request(method, path).header("content-type", "application/json");
         let text = if body.is_null() { String::new() } else { body.to_string() };

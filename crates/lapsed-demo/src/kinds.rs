@@ -1,6 +1,6 @@
 //! What `lapsed demo --serve` does with each kind of system: its section of the configuration, the processes
-//! that use it, and what is said when something is reclaimed. A new kind is a module and a line in [`KINDS`],
-//! and has its turn in [`ROUND`].
+//! that use it, and the sentences that describe its receipts. A new kind adds a module, a line in [`KINDS`]
+//! and steps in [`ROUND`].
 
 mod availability;
 mod inflight;
@@ -11,47 +11,47 @@ mod sessions;
 use lapsed_core::receipt::Receipt;
 
 use crate::api::Api;
-use crate::show::player::DemoActor;
+use crate::show::actor::DemoActor;
 use crate::show::script::ScriptStep::{self, Freeze, Kill, Leave, Special};
 use lapsed_server::failure::Failure;
 
-/// One kind of system in the show.
+/// What `lapsed demo --serve` does with one kind of system.
 pub struct DemoKind {
-    /// `KIND/NAME`.
+    /// The system, as `KIND/NAME`.
     pub system: &'static str,
-    /// Its section of the configuration; `@TTL@` is how long silence lasts before it means death.
+    /// Its section of the configuration; `@TTL@` stands for the TTL of its owners.
     pub section: &'static str,
-    /// What its processes play, as `lapsed demo-player` is told.
+    /// The role of its processes, an argument of `lapsed demo-player`.
     pub role: &'static str,
-    /// What their names begin with.
+    /// What the names of its processes begin with.
     pub actor_name: &'static str,
-    /// What they are called together.
+    /// The plural noun for its processes, for example `chat servers`.
     pub actors: &'static str,
-    /// How many there are.
-    pub seats: usize,
-    /// Makes one that has not begun.
+    /// How many processes of this kind run.
+    pub actor_count: usize,
+    /// Creates an actor that has not started.
     pub actor: fn() -> Box<dyn DemoActor>,
-    /// Whether each owner has a sentence of its own.
+    /// Whether the receipts of each owner get a sentence of their own.
     pub per_owner: bool,
-    /// What is said of a group of receipts.
+    /// The sentence that describes a group of receipts.
     pub sentence: fn(&Group<'_>) -> String,
-    /// What is done before anybody enters.
+    /// Runs before the first actor starts.
     pub prepare: fn(&Api) -> Result<(), Failure>,
-    /// What is done about once a second, with a number that grows.
+    /// Runs about once a second, with an increasing number.
     pub now_and_then: fn(&Api, u64) -> Result<(), Failure>,
-    /// What else can happen, with a number that grows; each says what it did.
+    /// Further events of the script, called with an increasing number; each returns a line that describes it.
     pub specials: &'static [fn(&Api, u64) -> Result<String, Failure>],
 }
 
-/// Receipts that one sentence tells.
+/// A group of receipts that one sentence describes.
 pub struct Group<'a> {
     pub group: &'a [&'a Receipt],
     pub first: &'a Receipt,
-    /// What became of the owner.
+    /// What happened to the owner, as a predicate: `has left` or `is declared dead`.
     pub gone: &'static str,
-    /// How late it was noticed, as the end of a sentence.
+    /// The time between deadline and reclaim, as the end of a sentence.
     pub late: String,
-    /// What was done, where the reason does not say it.
+    /// The effect of the reclaim, if the reason does not imply it.
     pub effect: Option<String>,
 }
 
@@ -61,11 +61,11 @@ impl Group<'_> {
     }
 }
 
-/// Every kind of the show.
+/// Every kind of system in the show.
 pub static KINDS: &[&DemoKind] =
     &[&registry::SHOWN, &sessions::SHOWN, &inflight::SHOWN, &leases::SHOWN, &availability::SHOWN];
 
-/// What happens, in turn. The first four show every system whose owners must die for it.
+/// The steps of the script, in order. The first four kill an owner of every kind that reclaims only after a death.
 pub const ROUND: &[ScriptStep] = &[
     Kill("gateway"),
     Kill("provider"),
@@ -82,7 +82,7 @@ pub const ROUND: &[ScriptStep] = &[
     Freeze("runner"),
 ];
 
-/// The kind whose processes play `role`.
-pub fn playing(role: &str) -> Option<&'static DemoKind> {
+/// The kind whose processes have the role `role`.
+pub fn kind_of_role(role: &str) -> Option<&'static DemoKind> {
     KINDS.iter().find(|kind| kind.role == role).copied()
 }

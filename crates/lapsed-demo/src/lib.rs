@@ -1,15 +1,15 @@
-//! `lapsed demo`: about a minute's story, told by real processes.
+//! `lapsed demo`: a demonstration of about a minute with real processes.
 //!
-//! A daemon on an empty folder, six owners as processes of their own. One is killed, one is frozen
-//! and comes back as a zombie, one leaves gracefully. At the end, what was promised is compared
-//! with what the receipts say. Every process that is started is stopped by its pid. `show` is the
-//! other way to watch: no end and no verdict, all systems at once, on the dashboard.
+//! It starts a daemon on an empty folder and six owners in processes of their own. One owner is killed, one is
+//! frozen and comes back as a zombie, one leaves gracefully. At the end, the guarantees are compared with the
+//! receipts. Every process that is started is stopped by its pid. [`show`] is `lapsed demo --serve`: all systems
+//! on the dashboard, without an end and without a verdict.
 
 mod api;
 pub mod args;
-mod cast;
 mod kinds;
 pub mod owner;
+mod processes;
 mod screen;
 pub mod show;
 mod verdict;
@@ -17,22 +17,22 @@ mod verdict;
 use std::time::{Duration, Instant};
 
 use api::Api;
-use cast::{DemoDaemon, DemoProcess};
 use lapsed_server::failure::Failure;
+use processes::{DemoDaemon, DemoProcess};
 use screen::Screen;
 
-/// How many owners, and how many entries each.
+/// How many owners there are, and how many entries each of them holds.
 const OWNERS: usize = 6;
 const ENTRIES: usize = 2_000;
-/// How many of the frozen owner's entries move on while it sleeps.
+/// How many of the frozen owner's entries another owner registers meanwhile.
 const MOVED: usize = 200;
 
-/// How fast the story runs: everything is this many times the usual length.
+/// The factor for all times of the demonstration.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace(f64);
 
 impl Pace {
-    /// `1.8` takes about a minute.
+    /// Accepts factors from 0.1 to 5; with 1.8 the demonstration takes about a minute.
     pub fn new(factor: f64) -> Result<Pace, Failure> {
         if (0.1..=5.0).contains(&factor) {
             return Ok(Pace(factor));
@@ -53,34 +53,34 @@ impl Pace {
     }
 }
 
-/// The company on stage.
-struct Stage {
+/// The state of a running demonstration: its daemon and its owners.
+struct DemoRun {
     pace: Pace,
     screen: Screen,
     api: Api,
     daemon: DemoDaemon,
-    players: Vec<DemoProcess>,
+    owners: Vec<DemoProcess>,
 }
 
-/// Tells the story, then judges it. Fails when a promise was not kept.
+/// Runs the demonstration and prints its verdict. Fails if a guarantee was violated.
 pub fn run(pace: Pace) -> Result<(), Failure> {
-    let folder = cast::Folder::make()?;
+    let folder = processes::Folder::make()?;
     let daemon = DemoDaemon::start(&folder, &config(&folder, pace), None)?;
     let api = Api::new(daemon.url(), None);
-    let mut stage =
-        Stage { pace, screen: Screen::new(daemon.url()), api, daemon, players: Vec::new() };
-    let told = stage.tell();
-    for player in &mut stage.players {
-        player.stop();
+    let mut demo =
+        DemoRun { pace, screen: Screen::new(daemon.url()), api, daemon, owners: Vec::new() };
+    let told = demo.tell();
+    for owner in &mut demo.owners {
+        owner.stop();
     }
-    let verdict = told.and_then(|story| verdict::judge(&stage.api, &story, pace));
-    stage.screen.finish();
-    stage.daemon.stop();
+    let verdict = told.and_then(|story| verdict::judge(&demo.api, &story, pace));
+    demo.screen.finish();
+    demo.daemon.stop();
     verdict?.print()
 }
 
-/// One registry, as fast as the story.
-fn config(folder: &cast::Folder, pace: Pace) -> String {
+/// A configuration with one registry, whose times follow the pace.
+fn config(folder: &processes::Folder, pace: Pace) -> String {
     format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n\n[store.demo]\nurl = \"embedded:{}\"\n\n\
          [[system]]\nkind = \"registry\"\nname = \"default\"\nstore = \"demo\"\n\
@@ -91,7 +91,7 @@ fn config(folder: &cast::Folder, pace: Pace) -> String {
     )
 }
 
-/// What happened on stage, for the verdict.
+/// What happened in the demonstration, for the verdict.
 pub(crate) struct Story {
     pub killed: String,
     pub frozen: String,
@@ -102,7 +102,7 @@ pub(crate) struct Story {
     pub began: Instant,
 }
 
-impl Stage {
+impl DemoRun {
     fn tell(&mut self) -> Result<Story, Failure> {
         let began = Instant::now();
         self.enter()?;
@@ -121,29 +121,29 @@ impl Stage {
             self.pace.every().as_secs_f64()
         ));
         for number in 1..=OWNERS {
-            self.players.push(self.player(&format!("gateway-{number}"))?);
+            self.owners.push(self.start_owner(&format!("gateway-{number}"))?);
         }
         let all = (OWNERS * ENTRIES) as u64;
-        self.until("every owner has registered its entries", |stage| {
-            Ok(stage.api.census()?.population >= all)
+        self.until("every owner has registered its entries", |demo| {
+            Ok(demo.api.census()?.population >= all)
         })?;
         self.screen.say(&format!("{all} entries are registered, each on disk before its answer"));
-        // A store that has just been started spares everybody for a whole TTL.
+        // A store that has just been started declares nobody dead for a whole TTL.
         self.watch(self.pace.ttl() + self.pace.seconds(2.0))
     }
 
-    fn player(&self, name: &str) -> Result<DemoProcess, Failure> {
+    fn start_owner(&self, name: &str) -> Result<DemoProcess, Failure> {
         let beat = (self.pace.ttl().as_millis() / 3).to_string();
         let args = ["demo-owner", name, "--url", self.daemon.url(), "--every-ms", &beat];
         DemoProcess::start(name, &args, None)
     }
 
     fn kill(&mut self) -> Result<String, Failure> {
-        let name = self.players[1].name().to_owned();
-        self.players[1].kill()?;
+        let name = self.owners[1].name().to_owned();
+        self.owners[1].kill()?;
         self.screen.say(&format!(
             "{name} is killed (kill -9, pid {}): nobody is told, {ENTRIES} entries stay behind",
-            self.players[1].pid()
+            self.owners[1].pid()
         ));
         self.until_reclaimed(&name, "owner_dead", ENTRIES)?;
         self.watch(self.pace.seconds(3.0))?;
@@ -151,20 +151,20 @@ impl Stage {
     }
 
     fn freeze(&mut self) -> Result<(String, u64, u64, u64), Failure> {
-        let name = self.players[2].name().to_owned();
-        self.players[2].freeze()?;
+        let name = self.owners[2].name().to_owned();
+        self.owners[2].freeze()?;
         self.screen.say(&format!("{name} is frozen (SIGSTOP): alive, but silent"));
         self.until_reclaimed(&name, "owner_dead", ENTRIES)?;
-        let heir = self.players[0].name().to_owned();
+        let heir = self.owners[0].name().to_owned();
         let moved = self.api.register(&heir, &owner::keys(&name)[..MOVED])?;
         self.screen.say(&format!("{moved} of its devices reconnect, to {heir}"));
         self.watch(self.pace.seconds(2.0))?;
-        self.players[2].thaw()?;
+        self.owners[2].thaw()?;
         self.screen
             .say(&format!("{name} wakes up (SIGCONT) and believes that it still holds everything"));
         let (lost, back) = self.until_told()?;
         self.screen.say(&format!(
-            "{name} is told: Lost, with the {lost} entries it held; it takes a new life and \
+            "{name} is told: Lost, with the {lost} entries it held; it starts a new incarnation and \
              re-asserts {back}, leaving alone the {} that have moved on",
             lost - back
         ));
@@ -173,8 +173,8 @@ impl Stage {
     }
 
     fn leave(&mut self) -> Result<String, Failure> {
-        let name = self.players[3].name().to_owned();
-        self.players[3].leave()?;
+        let name = self.owners[3].name().to_owned();
+        self.owners[3].leave()?;
         self.screen
             .say(&format!("{name} leaves gracefully: a reclaim like any other, with receipts"));
         self.until_reclaimed(&name, "owner_retired", ENTRIES)?;
@@ -182,8 +182,8 @@ impl Stage {
     }
 
     fn until_reclaimed(&mut self, owner: &str, reason: &str, count: usize) -> Result<(), Failure> {
-        self.until(&format!("the entries of {owner} are taken back"), |stage| {
-            Ok(stage.api.receipts_of(owner, reason)?.len() >= count)
+        self.until(&format!("the entries of {owner} are taken back"), |demo| {
+            Ok(demo.api.receipts_of(owner, reason)?.len() >= count)
         })?;
         let receipts = self.api.receipts_of(owner, reason)?;
         let late = receipts.iter().map(|r| r.evidence.late_ms).max().unwrap_or(0);
@@ -200,8 +200,8 @@ impl Stage {
 
     fn until_told(&mut self) -> Result<(u64, u64), Failure> {
         let mut told = None;
-        self.until("the zombie is told that it was lost", |stage| {
-            if let Some(line) = stage.players[2].heard() {
+        self.until("the zombie is told that it was lost", |demo| {
+            if let Some(line) = demo.owners[2].heard() {
                 told = owner::parse_lost(&line);
             }
             Ok(told.is_some())
@@ -209,11 +209,11 @@ impl Stage {
         told.ok_or_else(|| Failure::failed("the zombie was not told"))
     }
 
-    /// Shows what goes on until `done`, for two minutes at the most.
+    /// Updates the screen until `done` is true; fails after two minutes.
     fn until(
         &mut self,
         what: &str,
-        mut done: impl FnMut(&mut Stage) -> Result<bool, Failure>,
+        mut done: impl FnMut(&mut DemoRun) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
         let patience = Instant::now() + Duration::from_secs(120);
         while !done(self)? {
@@ -227,7 +227,7 @@ impl Stage {
         self.show()
     }
 
-    /// Shows what goes on for a while.
+    /// Updates the screen for the time `span`.
     fn watch(&mut self, span: Duration) -> Result<(), Failure> {
         let until = Instant::now() + span;
         while Instant::now() < until {

@@ -1,5 +1,6 @@
-//! One owner of the demo, a process of its own: starts, registers, beats, and when it is told that
-//! it was lost, takes a new life and re-asserts what is still free.
+//! One owner of `lapsed demo`, in a process of its own. It starts, registers its entries and sends heartbeats.
+//! When the daemon answers that the owner was declared dead, it starts a new incarnation and registers again
+//! those entries that are still free.
 
 use std::io::BufRead;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,46 +13,50 @@ use super::api::Api;
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
-/// The keys that an owner begins with.
+/// The keys that an owner registers when it starts.
 pub fn keys(owner: &str) -> Vec<String> {
     (0..ENTRIES).map(|i| format!("{owner}/device-{i:04}")).collect()
 }
 
-/// What it says when it was told that it was lost.
+/// The line that an owner prints after it was declared dead and has registered `back` entries again.
 fn lost_line(lost: u64, back: u64) -> String {
     format!("lost {lost} reasserted {back}")
 }
 
-/// The two numbers of such a line.
+/// The two numbers in a line of `lost_line`.
 pub fn parse_lost(line: &str) -> Option<(u64, u64)> {
     let (lost, back) = line.strip_prefix("lost ")?.split_once(" reasserted ")?;
     Some((lost.parse().ok()?, back.parse().ok()?))
 }
 
-/// Lives until it is told to leave, or whoever started it is gone.
+/// Runs until a line on stdin asks the owner to leave, or until its parent process ends.
 pub fn run(name: &str, url: &str, every: Duration) -> Result<(), Failure> {
     let api = Api::new(url, None);
     let told = listen();
-    let mut life = start(&api, name)?;
-    api.post("register_many", json!({ "owner": name, "incarnation": life, "keys": keys(name) }))?
-        .expect()?;
+    let mut incarnation = start(&api, name)?;
+    api.post(
+        "register_many",
+        json!({ "owner": name, "incarnation": incarnation, "keys": keys(name) }),
+    )?
+    .expect()?;
     loop {
         match told.recv_timeout(every) {
             Ok(()) => {
-                api.post("retire", json!({ "owner": name, "incarnation": life }))?.expect()?;
+                api.post("retire", json!({ "owner": name, "incarnation": incarnation }))?
+                    .expect()?;
                 return Ok(());
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let answer = api.post("beat", json!({ "owner": name, "incarnation": life }))?;
+        let answer = api.post("beat", json!({ "owner": name, "incarnation": incarnation }))?;
         if answer.is_lost() {
-            life = come_back(&api, name, &answer.body)?;
+            incarnation = come_back(&api, name, &answer.body)?;
         }
     }
 }
 
-/// A line on stdin means: leave.
+/// Receives a message for each line on stdin, which asks the process to leave; disconnects at its end.
 pub(super) fn listen() -> Receiver<()> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
@@ -70,13 +75,13 @@ fn start(api: &Api, name: &str) -> Result<u64, Failure> {
 }
 
 fn come_back(api: &Api, name: &str, lost: &Value) -> Result<u64, Failure> {
-    let life = start(api, name)?;
-    // The first thousand are named in the answer; this owner knows them all by itself.
+    let incarnation = start(api, name)?;
+    // The answer names only the first thousand entries; this owner knows all of its keys.
     let held = keys(name);
-    let body = json!({ "owner": name, "incarnation": life, "keys": held, "if_free": true });
+    let body = json!({ "owner": name, "incarnation": incarnation, "keys": held, "if_free": true });
     let answer = api.post("register_many", body)?.expect()?;
     let results = answer["results"].as_array().cloned().unwrap_or_default();
     let back = results.iter().filter(|r| r["outcome"] != "taken").count() as u64;
     print::line(&lost_line(lost["held_total"].as_u64().unwrap_or(0), back))?;
-    Ok(life)
+    Ok(incarnation)
 }

@@ -1,4 +1,4 @@
-//! What the demo shows: a picture that is drawn over and over on a terminal, plain lines elsewhere.
+//! The output of `lapsed demo`: a screen that is redrawn on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::api::StatusView;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::Table;
 
-/// How many lines of the story stay on the screen.
+/// How many of the newest story lines the screen shows.
 const LINES: usize = 9;
 
 pub struct Screen {
@@ -27,7 +27,7 @@ impl Screen {
         Screen { began: Instant::now(), live, story: Vec::new(), last: String::new(), url }
     }
 
-    /// One more line of the story.
+    /// Adds a line to the story, with the time since the start.
     pub fn say(&mut self, text: &str) {
         let line = format!("{:5.1} s  {text}", self.began.elapsed().as_secs_f64());
         if !self.live {
@@ -43,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// Elsewhere than on a terminal: a line whenever the counts change.
+    /// Prints a line whenever the counts change; used if stdout is not a terminal.
     fn note(&mut self, view: &StatusView) -> Result<(), Failure> {
         let counts = counts(view);
         if counts != self.last {
@@ -74,7 +74,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Gives the terminal back.
+    /// Shows the cursor of the terminal again.
     pub fn finish(&self) {
         if self.live {
             println!("\x1b[?25h");
@@ -103,7 +103,7 @@ fn counts(view: &StatusView) -> String {
 }
 
 fn owners(view: &StatusView) -> Table {
-    let mut table = Table::new(&["owner", "life", "state", "holds", "beat good for"]);
+    let mut table = Table::new(&["owner", "incarnation", "state", "holds", "beat good for"]);
     let now_ms = view.status.census.as_ref().map_or(0, |census| census.now_ms);
     for owner in &view.owners {
         let left = owner.due_ms.saturating_sub(now_ms) as f64 / 1e3;
@@ -134,7 +134,7 @@ fn receipts(view: &StatusView) -> Table {
         table.row(vec![
             receipt.id.to_string(),
             receipt.key.to_string(),
-            format!("from {}, life {}", receipt.owner, receipt.incarnation),
+            format!("from {}, incarnation {}", receipt.owner, receipt.incarnation),
             receipt.reason.to_string(),
             format!("{:.1} s late", receipt.evidence.late_ms as f64 / 1e3),
         ]);

@@ -1,45 +1,46 @@
-//! `lapsed demo --serve`: the dashboard with something alive on it, until Ctrl-C.
+//! `lapsed demo --serve`: serves the dashboard with simulated traffic until Ctrl-C.
 //!
-//! A daemon on a throw-away folder with one of every system, and a company of real processes that use
-//! them: gateways, chat servers, workers, runners and providers. Now and then one is killed, frozen or
-//! leaves, and what lapsed does about it is told in plain words. The daemon and the company are
-//! children that the kernel ends with their parent; the folder is removed at the end. Deliberately
-//! absent: a verdict. Nothing is proved here, it is only shown.
+//! It starts a daemon on a temporary folder with one system of every kind, and actor processes that use
+//! them: gateways, chat servers, workers, runners and providers. Every few seconds one of them is killed,
+//! frozen or asked to leave, and a line describes how lapsed reacts. The daemon and the actors are child
+//! processes that the kernel kills when their parent ends; the folder is removed at the end. Unlike
+//! `lapsed demo`, it checks nothing and has no verdict.
 
-mod company;
+pub mod actor;
+mod actor_group;
 mod config;
-pub mod player;
+mod narrator;
 pub mod script;
-mod teller;
 
 use std::net::TcpListener;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use self::company::ActorGroup;
+use self::actor_group::ActorGroup;
+use self::narrator::Narrator;
 use self::script::{Script, ScriptStep};
-use self::teller::Narrator;
 use super::api::Api;
-use super::cast::{DemoDaemon, Folder};
-use crate::kinds::{KINDS, playing};
+use super::processes::{DemoDaemon, Folder};
+use crate::kinds::{KINDS, kind_of_role};
 use lapsed_server::config::server::LISTEN_DEFAULT;
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 use lapsed_server::stop_signals::stop_signals;
 
-/// How often the show looks at what goes on.
+/// Time between two steps of the show.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How often something new comes, for example a job.
+/// Time between two calls of `now_and_then`, which adds for example a job.
 const JOB_EVERY: Duration = Duration::from_millis(800);
 
-/// Numbers of new things start here; those below are for what is there at the beginning.
+/// The numbers of added jobs start here; smaller numbers belong to the jobs that `prepare` adds.
 const NUMBERS_FROM: u64 = 100;
 
-/// How long an ending may take to be heard of after the daemon has gone.
+/// How long to wait for a termination signal after a step has failed: one that was sent to all processes may have
+/// ended the daemon first.
 const ENDING: Duration = Duration::from_millis(500);
 
-/// Plays until it is told to stop.
+/// Runs the show until SIGINT or SIGTERM. Fails if the daemon ends before that.
 pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
     let ending = stop_signals(|| {})?;
     let (listen, taken) = place(listen)?;
@@ -58,7 +59,7 @@ pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
     }
 }
 
-/// Where to listen; where nothing was said and the usual place is taken, wherever there is room.
+/// The address to listen on, and whether the default address was in use, so that any free port is taken.
 fn place(listen: Option<&str>) -> Result<(String, bool), Failure> {
     if let Some(listen) = listen {
         return Ok((listen.to_owned(), false));
@@ -86,15 +87,15 @@ fn greet(url: &str, taken: bool) -> Result<(), Failure> {
     ))
 }
 
-/// What is on stage, and what comes next.
+/// The actors, and the times of the next steps.
 struct Show {
     began: Instant,
     api: Api,
-    company: ActorGroup,
+    actors: ActorGroup,
     script: Script,
-    teller: Narrator,
-    next_act: Instant,
-    next_job: Instant,
+    narrator: Narrator,
+    next_step_at: Instant,
+    next_job_at: Instant,
     number: u64,
 }
 
@@ -104,20 +105,20 @@ impl Show {
         Show {
             began: now,
             api: Api::new(url, token),
-            company: ActorGroup::new(url, token),
+            actors: ActorGroup::new(url, token),
             script: Script::default(),
-            teller: Narrator::default(),
-            next_act: now,
-            next_job: now,
+            narrator: Narrator::default(),
+            next_step_at: now,
+            next_job_at: now,
             number: NUMBERS_FROM,
         }
     }
 
     fn play(&mut self, ending: &Receiver<()>) -> Result<(), Failure> {
         KINDS.iter().try_for_each(|kind| (kind.prepare)(&self.api))?;
-        self.company.enter()?;
-        self.say(&format!("{} enter", self.company.describe()))?;
-        self.next_act = Instant::now() + script::OPENING;
+        self.actors.enter()?;
+        self.say(&format!("{} start", self.actors.describe()))?;
+        self.next_step_at = Instant::now() + script::OPENING;
         loop {
             match ending.recv_timeout(LOOK) {
                 Err(RecvTimeoutError::Timeout) => self.step()?,
@@ -131,22 +132,22 @@ impl Show {
 
     fn step(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
-        for line in self.company.tend(now)? {
+        for line in self.actors.tend(now)? {
             self.say(&line)?;
         }
-        if now >= self.next_job {
-            self.next_job = now + JOB_EVERY;
+        if now >= self.next_job_at {
+            self.next_job_at = now + JOB_EVERY;
             let number = self.count();
             KINDS.iter().try_for_each(|kind| (kind.now_and_then)(&self.api, number))?;
         }
-        if now >= self.next_act {
+        if now >= self.next_step_at {
             let (act, pause) = self.script.next();
-            self.next_act = now + pause;
+            self.next_step_at = now + pause;
             if let Some(line) = self.act(act, now)? {
                 self.say(&line)?;
             }
         }
-        for line in self.teller.look(&self.api)? {
+        for line in self.narrator.look(&self.api)? {
             self.say(&format!("→ {line}"))?;
         }
         Ok(())
@@ -154,18 +155,18 @@ impl Show {
 
     fn act(&mut self, act: ScriptStep, now: Instant) -> Result<Option<String>, Failure> {
         match act {
-            ScriptStep::Kill(role) => self.company.kill(role, now),
-            ScriptStep::Freeze(role) => self.company.freeze(role, now),
-            ScriptStep::Leave(role) => self.company.leave(role, now),
+            ScriptStep::Kill(role) => self.actors.kill(role, now),
+            ScriptStep::Freeze(role) => self.actors.freeze(role, now),
+            ScriptStep::Leave(role) => self.actors.leave(role, now),
             ScriptStep::Special(role, which) => {
-                let special = playing(role).and_then(|kind| kind.specials.get(which));
+                let special = kind_of_role(role).and_then(|kind| kind.specials.get(which));
                 let number = self.count();
                 special.map(|special| special(&self.api, number)).transpose()
             }
         }
     }
 
-    /// The next number for something new.
+    /// The next unused number, for example for a job.
     fn count(&mut self) -> u64 {
         self.number += 1;
         self.number

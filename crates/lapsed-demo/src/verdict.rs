@@ -1,4 +1,4 @@
-//! The end of the demo: what was promised, and what the receipts say happened.
+//! The verdict of `lapsed demo`: compares the guarantees with the receipts, the metrics and the census.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ pub struct DemoVerdict {
     lines: Vec<(bool, String, String)>,
 }
 
-/// Asks the daemon one last time.
+/// Reads receipts, census and metrics from the daemon, and checks each guarantee against them.
 pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failure> {
     let receipts = api.receipts()?;
     let census = api.census()?;
@@ -30,7 +30,7 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
     );
 
     let late = receipts.iter().map(|r| r.evidence.late_ms).max().unwrap_or(0);
-    // One interval with its jitter, and a moment for the pass itself.
+    // One sweep interval with its jitter, and one second for the pass itself.
     let bound = pace.every().as_millis() as u64 * 11 / 10 + 1_000;
     verdict.line(
         late <= bound,
@@ -68,7 +68,7 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
          that had moved on", story.lost_told, story.reasserted, story.moved
     ));
 
-    // Those who lived hold theirs; the zombie's are with it or with whoever took them.
+    // The live owners hold their entries; those of the zombie are held by itself or by the owner that took them.
     let left = ((OWNERS - 3) * ENTRIES + ENTRIES) as u64;
     verdict.line(
         census.population == left && census.suspects == 0,
@@ -92,7 +92,7 @@ impl DemoVerdict {
         self.lines.push((kept, promised.to_owned(), happened.to_owned()));
     }
 
-    /// Fails when a promise was not kept.
+    /// Prints the verdict. Fails if a guarantee was violated.
     pub fn print(&self) -> Result<(), Failure> {
         let mut table = Table::new(&["", "promised", "what happened"]);
         for (kept, promised, happened) in &self.lines {

@@ -14,7 +14,7 @@ use lapsed_core::{Kind, Name, SystemId};
 use serde_json::{Value, json};
 
 use super::ask;
-use crate::backend::desk::LeaseRequest;
+use crate::backend::lease_backend::LeaseRequest;
 use crate::backend::{Backend, resolve};
 use crate::cli::lease::{self as cli, LeaseCommand};
 use lapsed_server::config::units::parse_span;

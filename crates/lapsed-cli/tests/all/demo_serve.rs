@@ -79,7 +79,7 @@ fn every_demo_system_has_receipts_and_sigterm_ends_all_processes() {
         });
     }
     let children = show.children();
-    assert!(children.len() > 10, "a daemon and its company: {children:?}");
+    assert!(children.len() > 10, "a daemon and its actors: {children:?}");
     show.signal("-TERM");
     let code = until("the show to end", || show.child.try_wait().unwrap()).code();
     assert_eq!(code, Some(0));
@@ -94,7 +94,7 @@ fn a_killed_demo_leaves_no_process_behind() {
         let told = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         !told.contains("lease-child")
     };
-    let children = until("the company to enter", || {
+    let children = until("the actors to start", || {
         let children = show.children();
         (children.len() > 10 && children.iter().all(entered)).then_some(children)
     });

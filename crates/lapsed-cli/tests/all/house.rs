@@ -30,7 +30,7 @@ const OF_ONE_KIND: &[&str] = &[
     // Names the core's types for the OpenAPI document.
     "lapsed-server/src/http/schemas.rs",
     "lapsed-cli/src/backend.rs",
-    "lapsed-cli/src/backend/desk.rs",
+    "lapsed-cli/src/backend/lease_backend.rs",
     "lapsed-cli/src/backend/local.rs",
     "lapsed-cli/src/backend/local/leases.rs",
     "lapsed-cli/src/backend/remote.rs",

@@ -1,24 +1,24 @@
-//! A provider: online, with a few sessions, and a beat.
+//! A provider that is online, has a few sessions, and sends heartbeats.
 
 use serde_json::{Value, json};
 use ureq::http::Method;
 
 use super::{DemoKind, Group};
 use crate::api::Api;
-use crate::show::player::{ActorClient, DemoActor};
+use crate::show::actor::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 
-/// Where the system is reached.
+/// Path of the system in the daemon's HTTP API.
 const AVAILABILITY: &str = "/v1/availability/mitras";
 
-/// What the show does with `availability`.
+/// The part of the show that uses `availability`.
 pub const SHOWN: DemoKind = DemoKind {
     system: "availability/mitras",
     section: include_str!("availability.toml"),
     role: "provider",
     actor_name: "mitra",
     actors: "providers (mitras)",
-    seats: 4,
+    actor_count: 4,
     actor: || Box::new(ProviderActor::default()),
     per_owner: true,
     sentence,
@@ -27,7 +27,7 @@ pub const SHOWN: DemoKind = DemoKind {
     specials: &[],
 };
 
-/// How long the silence of a provider lasts before it means death.
+/// A provider is set offline after this time without a heartbeat, in seconds.
 const STALE_SECONDS: u64 = 4;
 
 fn prepare(api: &Api) -> Result<(), Failure> {
@@ -39,7 +39,7 @@ fn sentence(of: &Group<'_>) -> String {
     format!("{} was silent: it is set offline{}", of.first.key, of.late)
 }
 
-/// How many customers it has at the most.
+/// The most sessions that a provider has at a time.
 const SESSIONS_MAX: usize = 3;
 
 #[derive(Default)]
@@ -48,46 +48,46 @@ pub struct ProviderActor {
 }
 
 impl ProviderActor {
-    fn say(desk: &ActorClient, word: &str) -> Result<u16, Failure> {
+    fn say(client: &ActorClient, word: &str) -> Result<u16, Failure> {
         let answer =
-            desk.post(AVAILABILITY, &format!("providers/{}/{word}", desk.name), Value::Null)?;
+            client.post(AVAILABILITY, &format!("providers/{}/{word}", client.name), Value::Null)?;
         Ok(answer.status)
     }
 
-    /// A customer comes, or one goes.
-    fn serve(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        if self.sessions.len() < SESSIONS_MAX && desk.one_in(2) {
-            let session = format!("call-{:06}", desk.below(1_000_000));
-            let body = json!({ "provider": desk.name });
-            let answer = desk.post(AVAILABILITY, &format!("sessions/{session}/accept"), body)?;
+    /// Accepts a new session, or ends one.
+    fn serve(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        if self.sessions.len() < SESSIONS_MAX && client.one_in(2) {
+            let session = format!("call-{:06}", client.below(1_000_000));
+            let body = json!({ "provider": client.name });
+            let answer = client.post(AVAILABILITY, &format!("sessions/{session}/accept"), body)?;
             if answer.status == 200 {
                 self.sessions.push(session);
             }
         } else if let Some(session) = self.sessions.pop() {
-            desk.post(AVAILABILITY, &format!("sessions/{session}/end"), Value::Null)?;
+            client.post(AVAILABILITY, &format!("sessions/{session}/end"), Value::Null)?;
         }
         Ok(())
     }
 }
 
 impl DemoActor for ProviderActor {
-    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        let path = format!("{AVAILABILITY}/providers/{}", desk.name);
-        desk.api.send(Method::PUT, &path, json!({ "display_name": desk.name }))?.expect()?;
-        Self::say(desk, "online").map(|_| ())
+    fn enter(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        let path = format!("{AVAILABILITY}/providers/{}", client.name);
+        client.api.send(Method::PUT, &path, json!({ "display_name": client.name }))?.expect()?;
+        Self::say(client, "online").map(|_| ())
     }
 
-    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
-        if Self::say(desk, "heartbeat")? == 409 {
+    fn tick(&mut self, client: &ActorClient) -> Result<bool, Failure> {
+        if Self::say(client, "heartbeat")? == 409 {
             return Ok(false);
         }
-        if desk.one_in(3) {
-            self.serve(desk)?;
+        if client.one_in(3) {
+            self.serve(client)?;
         }
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        Self::say(desk, "offline").map(|_| ())
+    fn leave(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        Self::say(client, "offline").map(|_| ())
     }
 }

@@ -1,5 +1,5 @@
-//! A worker: takes one job at a time, and completes it a little later. Some jobs cannot be done, some
-//! kill whoever works on them.
+//! A worker that takes one job at a time and completes it a little later. Some jobs fail, and some kill the
+//! worker that has taken them.
 
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::{Value, json};
@@ -7,21 +7,21 @@ use ureq::http::Method;
 
 use super::{DemoKind, Group};
 use crate::api::Api;
-use crate::show::player::{ActorClient, DemoActor};
+use crate::show::actor::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 use lapsed_server::print;
 
-/// Where the system is reached.
+/// Path of the system in the daemon's HTTP API.
 const INFLIGHT: &str = "/v1/inflight/jobs";
 
-/// What the show does with `inflight`.
+/// The part of the show that uses `inflight`.
 pub const SHOWN: DemoKind = DemoKind {
     system: "inflight/jobs",
     section: include_str!("inflight.toml"),
     role: "worker",
     actor_name: "worker",
     actors: "workers",
-    seats: 4,
+    actor_count: 4,
     actor: || Box::new(WorkerActor::default()),
     per_owner: true,
     sentence,
@@ -30,26 +30,26 @@ pub const SHOWN: DemoKind = DemoKind {
     specials: &[poison, broken],
 };
 
-/// How many jobs there are at the beginning: something to do for everybody.
+/// How many jobs are enqueued before the workers start: enough for all of them.
 const JOBS_FIRST: u64 = 8;
 
 fn prepare(api: &Api) -> Result<(), Failure> {
     (1..=JOBS_FIRST).try_for_each(|number| enqueue(api, number, FINE).map(drop))
 }
 
-/// A job that kills its workers, until it is a dead letter.
+/// Enqueues a job that kills its workers until it becomes a dead letter.
 fn poison(api: &Api, number: u64) -> Result<String, Failure> {
     let id = enqueue(api, number, POISON)?;
-    Ok(format!("job {id} is put on its queue; it kills whoever works on it"))
+    Ok(format!("job {id} is put on its queue; it kills every worker that takes it"))
 }
 
-/// A job that its worker gives up.
+/// Enqueues a job that its worker fails.
 fn broken(api: &Api, number: u64) -> Result<String, Failure> {
     let id = enqueue(api, number, BROKEN)?;
     Ok(format!("job {id} is put on its queue; nobody can do it"))
 }
 
-/// One more job; its id.
+/// Enqueues a job; its id.
 fn enqueue(api: &Api, number: u64, payload: &str) -> Result<String, Failure> {
     let queue = QUEUES[number as usize % QUEUES.len()];
     let id = format!("{queue}-{number}");
@@ -67,20 +67,20 @@ fn sentence(of: &Group<'_>) -> String {
     format!("{} {}: its job {} {became}", of.first.owner, of.gone, of.first.key)
 }
 
-/// Where jobs are taken from.
+/// The queues that jobs are put on and taken from.
 const QUEUES: &[&str] = &["mails", "thumbs", "reports"];
 
-/// What a job carries.
+/// The payloads: what happens when a worker does the job.
 const FINE: &str = "fine";
 const BROKEN: &str = "broken";
 const POISON: &str = "poison";
 
-/// How many ticks a job takes at the most.
+/// The most ticks that a job takes.
 const TICKS_MAX: u64 = 4;
 
 #[derive(Default)]
 pub struct WorkerActor {
-    life: u64,
+    incarnation: u64,
     job: Option<Job>,
 }
 
@@ -108,13 +108,13 @@ impl Job {
 }
 
 impl WorkerActor {
-    fn take(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        let first = desk.below(QUEUES.len() as u64) as usize;
+    fn take(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        let first = client.below(QUEUES.len() as u64) as usize;
         for queue in QUEUES.iter().cycle().skip(first).take(QUEUES.len()) {
-            let mut body = desk.claim(self.life);
+            let mut body = client.claim(self.incarnation);
             body["queue"] = json!(queue);
-            let taken = desk.post(INFLIGHT, "take", body)?.body;
-            self.job = Job::read(&taken["jobs"][0], 1 + desk.below(TICKS_MAX));
+            let taken = client.post(INFLIGHT, "take", body)?.body;
+            self.job = Job::read(&taken["jobs"][0], 1 + client.below(TICKS_MAX));
             if self.job.is_some() {
                 break;
             }
@@ -122,25 +122,25 @@ impl WorkerActor {
         Ok(())
     }
 
-    /// One tick of work on it; what is left of it.
-    fn work(mut job: Job, desk: &ActorClient) -> Result<Option<Job>, Failure> {
+    /// Works on the job for one tick; the job if it is not finished.
+    fn work(mut job: Job, client: &ActorClient) -> Result<Option<Job>, Failure> {
         job.ticks -= 1;
         match (job.ticks, job.payload.as_str()) {
             (0, BROKEN) => {
                 let mut body = job.ticket();
                 body["error"] = json!("the address has no such mailbox");
-                desk.post(INFLIGHT, "fail", body)?;
+                client.post(INFLIGHT, "fail", body)?;
                 print::line(&format!("gives up job {}: it is a dead letter now", job.id))?;
             }
             (0, POISON) => die(&job)?,
-            (0, _) => drop(desk.post(INFLIGHT, "complete", job.ticket())?),
+            (0, _) => drop(client.post(INFLIGHT, "complete", job.ticket())?),
             _ => return Ok(Some(job)),
         }
         Ok(None)
     }
 }
 
-/// As sudden as it gets.
+/// Kills this process with SIGKILL.
 fn die(job: &Job) -> Result<(), Failure> {
     print::line(&format!("dies of job {}", job.id))?;
     let killed = kill_process(getpid(), Signal::KILL);
@@ -148,24 +148,24 @@ fn die(job: &Job) -> Result<(), Failure> {
 }
 
 impl DemoActor for WorkerActor {
-    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        self.life = desk.start(INFLIGHT)?;
+    fn enter(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        self.incarnation = client.start(INFLIGHT)?;
         self.job = None;
         Ok(())
     }
 
-    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
-        if !desk.beat(INFLIGHT, self.life)? {
+    fn tick(&mut self, client: &ActorClient) -> Result<bool, Failure> {
+        if !client.beat(INFLIGHT, self.incarnation)? {
             return Ok(false);
         }
         match self.job.take() {
-            Some(job) => self.job = Self::work(job, desk)?,
-            None => self.take(desk)?,
+            Some(job) => self.job = Self::work(job, client)?,
+            None => self.take(client)?,
         }
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        desk.retire(INFLIGHT, self.life)
+    fn leave(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        client.retire(INFLIGHT, self.incarnation)
     }
 }

@@ -1,22 +1,22 @@
-//! A runner of things that only one may do at a time: holds leases, renews them, lets go of them.
+//! A runner that acquires leases on tasks, renews them and releases them.
 
 use serde_json::json;
 
 use super::{DemoKind, Group};
-use crate::show::player::{ActorClient, DemoActor};
+use crate::show::actor::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 
-/// Where the system is reached.
+/// Path of the system in the daemon's HTTP API.
 const LEASES: &str = "/v1/leases/locks";
 
-/// What the show does with `leases`.
+/// The part of the show that uses `leases`.
 pub const SHOWN: DemoKind = DemoKind {
     system: "leases/locks",
     section: include_str!("leases.toml"),
     role: "runner",
     actor_name: "runner",
     actors: "runners",
-    seats: 3,
+    actor_count: 3,
     actor: || Box::new(LeaseActor::default()),
     per_owner: true,
     sentence,
@@ -31,7 +31,7 @@ fn sentence(of: &Group<'_>) -> String {
     format!("the lease on {keys} of {owner} is cleared{}", of.late)
 }
 
-/// What there is to hold.
+/// The keys that runners acquire leases on.
 const KEYS: &[&str] = &[
     "nightly-report",
     "billing-close",
@@ -43,7 +43,7 @@ const KEYS: &[&str] = &[
     "rotate-keys",
 ];
 
-/// How many it holds at the most.
+/// The most leases that a runner holds at a time.
 const HELD_MAX: usize = 2;
 
 #[derive(Default)]
@@ -52,9 +52,9 @@ pub struct LeaseActor {
 }
 
 impl LeaseActor {
-    fn acquire(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        let key = KEYS[desk.below(KEYS.len() as u64) as usize];
-        let answer = desk.post(LEASES, "acquire", json!({ "key": key, "owner": desk.name }))?;
+    fn acquire(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        let key = KEYS[client.below(KEYS.len() as u64) as usize];
+        let answer = client.post(LEASES, "acquire", json!({ "key": key, "owner": client.name }))?;
         if let (200, Some(token)) = (answer.status, answer.body["token"].as_u64())
             && !self.held.iter().any(|(held, _)| *held == key)
         {
@@ -63,12 +63,12 @@ impl LeaseActor {
         Ok(())
     }
 
-    /// Whether all that it holds is still its own.
-    fn renew(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
+    /// Renews every lease; false if one of them was lost.
+    fn renew(&mut self, client: &ActorClient) -> Result<bool, Failure> {
         let before = self.held.len();
         let mut kept = Vec::new();
         for (key, token) in self.held.drain(..) {
-            let answer = desk.post(LEASES, "renew", json!({ "key": key, "token": token }))?;
+            let answer = client.post(LEASES, "renew", json!({ "key": key, "token": token }))?;
             if answer.status == 200 {
                 kept.push((key, token));
             }
@@ -77,35 +77,35 @@ impl LeaseActor {
         Ok(self.held.len() == before)
     }
 
-    fn release(&mut self, desk: &ActorClient) -> Result<(), Failure> {
+    fn release(&mut self, client: &ActorClient) -> Result<(), Failure> {
         if let Some((key, token)) = self.held.pop() {
-            desk.post(LEASES, "release", json!({ "key": key, "token": token }))?;
+            client.post(LEASES, "release", json!({ "key": key, "token": token }))?;
         }
         Ok(())
     }
 }
 
 impl DemoActor for LeaseActor {
-    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        self.acquire(desk)
+    fn enter(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        self.acquire(client)
     }
 
-    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
-        if !self.renew(desk)? {
+    fn tick(&mut self, client: &ActorClient) -> Result<bool, Failure> {
+        if !self.renew(client)? {
             return Ok(false);
         }
-        if desk.one_in(6) {
-            self.release(desk)?;
+        if client.one_in(6) {
+            self.release(client)?;
         }
         if self.held.len() < HELD_MAX {
-            self.acquire(desk)?;
+            self.acquire(client)?;
         }
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
+    fn leave(&mut self, client: &ActorClient) -> Result<(), Failure> {
         while !self.held.is_empty() {
-            self.release(desk)?;
+            self.release(client)?;
         }
         Ok(())
     }

@@ -1,23 +1,23 @@
-//! A gateway that devices are connected to.
+//! A gateway that registers the devices which are connected to it.
 
 use serde_json::json;
 
 use super::{DemoKind, Group};
-use crate::show::player::{ActorClient, DemoActor};
+use crate::show::actor::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::plural;
 
-/// Where the system is reached.
+/// Path of the system in the daemon's HTTP API.
 const REGISTRY: &str = "/v1/registry/devices";
 
-/// What the show does with `registry`.
+/// The part of the show that uses `registry`.
 pub const SHOWN: DemoKind = DemoKind {
     system: "registry/devices",
     section: include_str!("registry.toml"),
     role: "gateway",
     actor_name: "gateway",
     actors: "gateways",
-    seats: 4,
+    actor_count: 4,
     actor: || Box::new(GatewayActor::default()),
     per_owner: true,
     sentence,
@@ -36,55 +36,55 @@ fn sentence(of: &Group<'_>) -> String {
     )
 }
 
-/// How many devices are connected at a time.
+/// How many devices are connected to a gateway at a time.
 const DEVICES: u64 = 25;
 
 #[derive(Default)]
 pub struct GatewayActor {
-    life: u64,
+    incarnation: u64,
     devices: Vec<String>,
 }
 
 impl GatewayActor {
-    /// One that nobody else has: the last digits of an IMEI.
-    fn device(desk: &ActorClient) -> String {
-        format!("imei-3563070424{:05}", desk.below(100_000))
+    /// A random device: an IMEI with random last digits.
+    fn device(client: &ActorClient) -> String {
+        format!("imei-3563070424{:05}", client.below(100_000))
     }
 
-    /// One device goes, another comes.
-    fn swap(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        let gone = self.devices.swap_remove(desk.below(self.devices.len() as u64) as usize);
-        let mut body = desk.claim(self.life);
+    /// Unregisters one device and registers another.
+    fn swap(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        let gone = self.devices.swap_remove(client.below(self.devices.len() as u64) as usize);
+        let mut body = client.claim(self.incarnation);
         body["key"] = json!(gone);
-        desk.post(REGISTRY, "unregister", body.clone())?;
-        let new = Self::device(desk);
+        client.post(REGISTRY, "unregister", body.clone())?;
+        let new = Self::device(client);
         body["key"] = json!(new);
-        desk.post(REGISTRY, "register", body)?;
+        client.post(REGISTRY, "register", body)?;
         self.devices.push(new);
         Ok(())
     }
 }
 
 impl DemoActor for GatewayActor {
-    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        self.life = desk.start(REGISTRY)?;
-        self.devices = (0..DEVICES).map(|_| Self::device(desk)).collect();
-        let mut body = desk.claim(self.life);
+    fn enter(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        self.incarnation = client.start(REGISTRY)?;
+        self.devices = (0..DEVICES).map(|_| Self::device(client)).collect();
+        let mut body = client.claim(self.incarnation);
         body["keys"] = json!(self.devices);
-        desk.post(REGISTRY, "register_many", body)?.expect().map(|_| ())
+        client.post(REGISTRY, "register_many", body)?.expect().map(|_| ())
     }
 
-    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
-        if !desk.beat(REGISTRY, self.life)? {
+    fn tick(&mut self, client: &ActorClient) -> Result<bool, Failure> {
+        if !client.beat(REGISTRY, self.incarnation)? {
             return Ok(false);
         }
-        if desk.one_in(2) {
-            self.swap(desk)?;
+        if client.one_in(2) {
+            self.swap(client)?;
         }
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        desk.retire(REGISTRY, self.life)
+    fn leave(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        client.retire(REGISTRY, self.incarnation)
     }
 }

@@ -1,23 +1,23 @@
-//! A chat server: people connect to sessions through it, and leave again.
+//! A chat server through which people connect to sessions and leave them again.
 
 use serde_json::{Value, json};
 
 use super::{DemoKind, Group};
-use crate::show::player::{ActorClient, DemoActor};
+use crate::show::actor::{ActorClient, DemoActor};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::plural;
 
-/// Where the system is reached.
+/// Path of the system in the daemon's HTTP API.
 const SESSIONS: &str = "/v1/sessions/chat";
 
-/// What the show does with `sessions`.
+/// The part of the show that uses `sessions`.
 pub const SHOWN: DemoKind = DemoKind {
     system: "sessions/chat",
     section: include_str!("sessions.toml"),
     role: "chat",
     actor_name: "chat",
     actors: "chat servers",
-    seats: 3,
+    actor_count: 3,
     actor: || Box::new(ChatActor::default()),
     per_owner: false,
     sentence,
@@ -35,40 +35,40 @@ fn sentence(of: &Group<'_>) -> String {
     }
 }
 
-/// How many sessions it has at the most.
+/// The most sessions that a chat server has at a time.
 const SESSIONS_MAX: usize = 8;
 
 #[derive(Default)]
 pub struct ChatActor {
-    life: u64,
+    incarnation: u64,
     sessions: Vec<String>,
 }
 
 impl ChatActor {
-    fn of(&self, desk: &ActorClient, session: &str) -> Value {
-        let mut body = desk.claim(self.life);
+    fn of(&self, client: &ActorClient, session: &str) -> Value {
+        let mut body = client.claim(self.incarnation);
         body["session"] = json!(session);
         body
     }
 
-    /// Somebody opens a session and is connected to it.
-    fn open(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        let session = format!("room-{:06}", desk.below(1_000_000));
-        let broadcaster = format!("streamer-{}", desk.below(10_000));
+    /// Opens a session and connects to it.
+    fn open(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        let session = format!("room-{:06}", client.below(1_000_000));
+        let broadcaster = format!("streamer-{}", client.below(10_000));
         let made = json!({ "session": session, "broadcaster_user_id": broadcaster, "value": "{}" });
-        desk.post(SESSIONS, "activate", made)?.expect()?;
-        desk.post(SESSIONS, "connect", self.of(desk, &session))?;
+        client.post(SESSIONS, "activate", made)?.expect()?;
+        client.post(SESSIONS, "connect", self.of(client, &session))?;
         self.sessions.push(session);
         Ok(())
     }
 
-    /// Somebody leaves; half of them come back before the grace is over.
-    fn part(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        let index = desk.below(self.sessions.len() as u64) as usize;
+    /// Disconnects from a session; in half of the cases it connects again before the grace period is over.
+    fn part(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        let index = client.below(self.sessions.len() as u64) as usize;
         let session = self.sessions[index].clone();
-        desk.post(SESSIONS, "disconnect", self.of(desk, &session))?;
-        if desk.one_in(2) {
-            desk.post(SESSIONS, "connect", self.of(desk, &session))?;
+        client.post(SESSIONS, "disconnect", self.of(client, &session))?;
+        if client.one_in(2) {
+            client.post(SESSIONS, "connect", self.of(client, &session))?;
         } else {
             self.sessions.swap_remove(index);
         }
@@ -77,26 +77,26 @@ impl ChatActor {
 }
 
 impl DemoActor for ChatActor {
-    fn enter(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        self.life = desk.start(SESSIONS)?;
+    fn enter(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        self.incarnation = client.start(SESSIONS)?;
         self.sessions.clear();
-        (0..SESSIONS_MAX / 2).try_for_each(|_| self.open(desk))
+        (0..SESSIONS_MAX / 2).try_for_each(|_| self.open(client))
     }
 
-    fn tick(&mut self, desk: &ActorClient) -> Result<bool, Failure> {
-        if !desk.beat(SESSIONS, self.life)? {
+    fn tick(&mut self, client: &ActorClient) -> Result<bool, Failure> {
+        if !client.beat(SESSIONS, self.incarnation)? {
             return Ok(false);
         }
-        if desk.one_in(3) && !self.sessions.is_empty() {
-            self.part(desk)?;
+        if client.one_in(3) && !self.sessions.is_empty() {
+            self.part(client)?;
         }
-        if desk.one_in(3) && self.sessions.len() < SESSIONS_MAX {
-            self.open(desk)?;
+        if client.one_in(3) && self.sessions.len() < SESSIONS_MAX {
+            self.open(client)?;
         }
         Ok(true)
     }
 
-    fn leave(&mut self, desk: &ActorClient) -> Result<(), Failure> {
-        desk.retire(SESSIONS, self.life)
+    fn leave(&mut self, client: &ActorClient) -> Result<(), Failure> {
+        client.retire(SESSIONS, self.incarnation)
     }
 }

@@ -1,14 +1,14 @@
-//! The show's configuration: one of every system, each with times so short that something is seen
-//! within seconds.
+//! The configuration of the daemon of `lapsed demo --serve`: one system of every kind, with times so short that
+//! dead owners are reclaimed within seconds.
 
-use super::super::cast::Folder;
+use super::super::processes::Folder;
 use crate::kinds::KINDS;
 
-/// How long the silence of an owner lasts before it means death.
+/// An owner is dead after this time without a heartbeat, in milliseconds.
 pub const TTL_MS: u64 = 4_000;
 
-/// The file of the daemon. Leases are swept when nobody has used them for a moment: the runners leave
-/// such moments.
+/// The text of the configuration file. Leases are swept only when their keys have been idle for a moment; the
+/// runners leave such moments.
 pub fn text(folder: &Folder, listen: &str) -> String {
     let data = folder.data();
     let data = data.display();

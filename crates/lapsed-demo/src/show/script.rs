@@ -1,37 +1,37 @@
-//! What happens on stage, and when: a fixed round, so that every system has its turn. Decides from
-//! values alone.
+//! What happens to the actors of the show, and when: a fixed round of steps, so that every system has its turn.
+//! This module does no I/O.
 
 use std::time::Duration;
 
 use crate::kinds::ROUND;
 
-/// When the first act begins, after everybody has entered.
+/// Time between the start of the actors and the first step.
 pub const OPENING: Duration = Duration::from_millis(500);
 
-/// One thing that happens, to the role that it names.
+/// One step of the script, with the role of the process that it affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptStep {
-    /// kill -9: nobody is told.
+    /// The process is killed with SIGKILL, and cannot say goodbye.
     Kill(&'static str),
-    /// SIGSTOP for longer than its time, then SIGCONT.
+    /// The process gets SIGSTOP, and SIGCONT after its TTL is over.
     Freeze(&'static str),
-    /// Leaves gracefully.
+    /// The process retires and ends.
     Leave(&'static str),
-    /// One of the special things of the kind of that role, by its number.
+    /// One of the `specials` of the kind that has this role, by its index.
     Special(&'static str, usize),
 }
 
-/// How many acts come fast, one after the other.
+/// How many steps at the beginning follow each other quickly.
 const FAST: usize = 4;
 const PAUSE_FAST: Duration = Duration::from_millis(700);
 const PAUSE: Duration = Duration::from_secs(4);
 
-/// Where in the round it is.
+/// The position in the round; after the last step it begins again.
 #[derive(Debug, Default)]
 pub struct Script(usize);
 
 impl Script {
-    /// What happens now, and how long until the next.
+    /// The step to carry out now, and the pause before the next one.
     pub fn next(&mut self) -> (ScriptStep, Duration) {
         let act = ROUND[self.0 % ROUND.len()];
         self.0 += 1;

@@ -10,7 +10,7 @@ use lapsed_core::leases::{
 use lapsed_core::{Name, SystemId};
 
 use super::LocalBackend;
-use crate::backend::desk::{LeaseBackend, LeaseRequest};
+use crate::backend::lease_backend::{LeaseBackend, LeaseRequest};
 use lapsed_server::failure::Failure;
 
 impl LocalBackend {

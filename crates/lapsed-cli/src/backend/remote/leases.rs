@@ -14,7 +14,7 @@ use ureq::Body;
 use ureq::http::Response;
 
 use super::{ANSWER, RemoteBackend, RequestLimit, read, refused, segment};
-use crate::backend::desk::{LeaseBackend, LeaseRequest};
+use crate::backend::lease_backend::{LeaseBackend, LeaseRequest};
 use lapsed_server::failure::Failure;
 use lapsed_server::systems::leases::routes::{
     AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody,

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::keeper::Keeper;
 use super::{HELD, LOST, held, host, key, of_leases, request, time, wait};
-use crate::backend::desk::LeaseRequest;
+use crate::backend::lease_backend::LeaseRequest;
 use crate::backend::{self, Backend};
 use crate::cli::lease::{LeaseChild, Run};
 use lapsed_server::failure::Failure;

@@ -1,5 +1,5 @@
-//! The processes of the demo: started here, and stopped here by their pids. Whatever ends the demo
-//! ends them, too: the kernel kills each of them, also a frozen one, when its parent is gone.
+//! Starts the processes of the demonstration, and stops each by its pid. They do not outlive the demonstration:
+//! the kernel kills each of them, even a frozen one, when its parent ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -12,8 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use lapsed_server::failure::Failure;
 
-/// What the daemon would listen to besides its configuration.
-const HEARD: &[&str] = &[
+/// Environment variables that would override the configuration; the child processes do not inherit them.
+const OVERRIDES: &[&str] = &[
     "LAPSED_LISTEN",
     "LAPSED_DATA",
     "LAPSED_TOKEN",
@@ -26,7 +26,7 @@ const HEARD: &[&str] = &[
     "VALKEY_ONLINE_MIRROR_SWEEP_SECONDS",
 ];
 
-/// A folder of the demo's own, removed at the end.
+/// A temporary folder that is removed when this value is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -48,14 +48,15 @@ impl Drop for Folder {
     }
 }
 
-/// A child process whose lines are heard.
+/// A child process; a thread reads the lines that it prints. It is killed when this value is dropped.
 struct Process {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Process {
-    /// In a group of its own: what a terminal sends is for the demo, which ends the others in order.
+    /// Starts the process in a process group of its own: signals of the terminal reach only the parent, which
+    /// then stops its children in order.
     fn start(mut command: Command, stderr: Stdio) -> Result<Process, Failure> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).process_group(0);
         let mut child = command.spawn()?;
@@ -76,7 +77,7 @@ impl Process {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// Only ever a process of our own that has not been waited for: its pid cannot be another's.
+    /// Sends a signal, unless the process has ended. Its pid cannot have been reused: only this value waits for it.
     fn signal(&mut self, signal: Signal) -> Result<(), Failure> {
         if self.child.try_wait()?.is_none()
             && let Some(pid) = self.pid()
@@ -94,25 +95,25 @@ impl Drop for Process {
     }
 }
 
-/// This program with other arguments, as a child that dies with its parent.
+/// A command that runs this program as a child which the kernel kills when its parent ends.
 fn ourselves() -> Result<Command, Failure> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(&program);
     command.args(["lease-child", "--parent", &std::process::id().to_string(), "--"]).arg(program);
-    for name in HEARD {
+    for name in OVERRIDES {
         command.env_remove(name);
     }
     Ok(command)
 }
 
-/// The daemon of the demo.
+/// The daemon that the demonstration starts, and its URL.
 pub struct DemoDaemon {
     process: Process,
     url: String,
 }
 
 impl DemoDaemon {
-    /// With that configuration, and that token unless it is none.
+    /// Starts a daemon with this configuration and token, and waits up to 20 s until it listens.
     pub fn start(
         folder: &Folder,
         config: &str,
@@ -130,7 +131,7 @@ impl DemoDaemon {
         Ok(DemoDaemon { process, url })
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the daemon process has ended.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.child.try_wait(), Ok(None))
     }
@@ -139,7 +140,7 @@ impl DemoDaemon {
         &self.url
     }
 
-    /// Asks it to drain and waits for it.
+    /// Asks the daemon to drain, and waits up to 10 s until it has ended.
     pub fn stop(&mut self) {
         let _ = self.process.signal(Signal::TERM);
         let patience = Instant::now() + Duration::from_secs(10);
@@ -149,14 +150,14 @@ impl DemoDaemon {
     }
 }
 
-/// What the daemon said last: why it did not start.
+/// The error that the daemon logged last, as the reason why it did not start.
 fn why(log: &Path) -> String {
     let said = std::fs::read_to_string(log).unwrap_or_default();
     let error = said.lines().rev().find_map(|line| line.strip_prefix("error: "));
     format!("the demo's daemon did not start: {}", error.unwrap_or("it did not say why"))
 }
 
-/// One process on stage.
+/// An owner or an actor, in a process of its own.
 pub struct DemoProcess {
     name: String,
     process: Process,
@@ -164,7 +165,7 @@ pub struct DemoProcess {
 }
 
 impl DemoProcess {
-    /// This program with those arguments, and that token unless it is none.
+    /// Starts this program with `args`; it finds the token in its environment.
     pub fn start(name: &str, args: &[&str], token: Option<&str>) -> Result<DemoProcess, Failure> {
         let mut command = ourselves()?;
         command.args(args).envs(token.map(|token| ("LAPSED_TOKEN", token)));
@@ -173,7 +174,7 @@ impl DemoProcess {
         Ok(DemoProcess { name: name.to_owned(), process, stdin })
     }
 
-    /// Whether it has ended, by itself or because it was killed.
+    /// Whether the process has ended, for whatever reason.
     pub fn has_ended(&mut self) -> bool {
         !matches!(self.process.child.try_wait(), Ok(None))
     }
@@ -186,7 +187,7 @@ impl DemoProcess {
         self.process.child.id()
     }
 
-    /// The next thing it said.
+    /// The next line that the process has printed, if there is one.
     pub fn heard(&self) -> Option<String> {
         self.process.lines.try_recv().ok()
     }
@@ -203,7 +204,7 @@ impl DemoProcess {
         self.process.signal(Signal::CONT)
     }
 
-    /// Asks it to leave gracefully.
+    /// Asks the process to retire and end, by a line on its stdin.
     pub fn leave(&mut self) -> Result<(), Failure> {
         if let Some(stdin) = &mut self.stdin {
             writeln!(stdin, "leave")?;

@@ -1,4 +1,4 @@
-//! What lapsed did, in plain words: receipts as they come, those of one owner in one sentence.
+//! Describes in sentences what lapsed did: reads new receipts, and puts those of one owner into one sentence.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use lapsed_server::failure::Failure;
 use lapsed_server::node::shapes::ReceiptPage;
 use lapsed_server::systems;
 
-/// Where it is in the receipts of each system.
+/// The sequence number of the last receipt that was described, for each system.
 #[derive(Default)]
 pub struct Narrator {
     places: BTreeMap<&'static str, u64>,
 }
 
 impl Narrator {
-    /// What happened since the last look.
+    /// The sentences for the receipts that were written since the last call.
     pub fn look(&mut self, api: &Api) -> Result<Vec<String>, Failure> {
         let after = KINDS.iter().map(|kind| {
             let place = self.places.get(kind.system).copied().unwrap_or_default();
@@ -37,7 +37,7 @@ impl Narrator {
     }
 }
 
-/// One sentence for each owner and what was done.
+/// One sentence for each group of receipts with the same subject.
 fn told(receipts: &[Receipt]) -> Vec<String> {
     let mut groups: Vec<Vec<&Receipt>> = Vec::new();
     for receipt in receipts {
@@ -52,7 +52,7 @@ fn told(receipts: &[Receipt]) -> Vec<String> {
     groups.iter().filter_map(|group| sentence(group)).collect()
 }
 
-/// What receipts of one sentence have in common. Of some kinds it does not matter whose they were.
+/// What the receipts of one sentence have in common. Kinds without `per_owner` ignore the owner.
 fn subject(receipt: &Receipt) -> (Kind, &str, u64, Reason, Option<String>) {
     let kind = receipt.id.system.kind;
     let per_owner = shown(receipt).is_none_or(|kind| kind.per_owner);
