@@ -1,4 +1,4 @@
-//! Whom a command asks: a running daemon over HTTP, or the store itself. The answers are the same.
+//! Where a command is carried out: by a running daemon over HTTP, or on the store itself. The answers are the same.
 
 pub mod lease_backend;
 mod local;
@@ -28,36 +28,36 @@ pub use lease_backend::LeaseBackend;
 pub use local::LocalBackend;
 pub use remote::RemoteBackend;
 
-/// What the commands need.
+/// The operations of the commands, on a daemon or on a store.
 pub trait Backend: LeaseBackend + Sync {
-    /// Which systems there are.
+    /// Lists the systems of the daemon or the configuration.
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
-    /// How all of them stand.
+    /// The status of every system.
     fn status(&self) -> Result<Vec<SystemStatus>, Failure>;
     fn pass(&self, system: &SystemId, act: PassMode) -> Result<PassReport, Failure>;
-    /// Makes the index agree with its truth, or says how they differ. `tell` hears how far it is,
-    /// where that can be seen.
+    /// Repairs the index from the stored data, or reports how they differ. `tell` is called with the progress,
+    /// if this backend can see it.
     fn reconcile(
         &self,
         system: &SystemId,
         order: ReconcileOrder,
         tell: &mut (dyn FnMut(Progress) + Send),
     ) -> Result<Reconciliation, Failure>;
-    /// What a reconciliation would take.
+    /// Estimates how many requests a reconciliation takes.
     fn estimate(&self, system: &SystemId) -> Result<Estimate, Failure>;
-    /// Why a key is, or is not, dead.
+    /// Explains why a key is, or is not, dead.
     fn explain(&self, system: &SystemId, key: &str) -> Result<Explanation, Failure>;
     /// One page of receipts, newest first.
-    fn receipts(&self, listing: &JobListing) -> Result<ReceiptPage, Failure>;
-    /// Tells every receipt as it comes, until `tell` fails.
+    fn receipts(&self, listing: &ReceiptListing) -> Result<ReceiptPage, Failure>;
+    /// Calls `tell` with every new receipt, until `tell` fails.
     fn follow(
         &self,
         system: Option<&SystemId>,
         tell: &mut dyn FnMut(Followed) -> Result<(), Failure>,
     ) -> Result<(), Failure>;
-    /// Puts back what a receipt removed.
+    /// Restores the entry that a receipt records as removed.
     fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure>;
-    /// One page of dead letters, by id.
+    /// One page of dead letters, ordered by id.
     fn dead(
         &self,
         system: &SystemId,
@@ -69,9 +69,9 @@ pub trait Backend: LeaseBackend + Sync {
     fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure>;
     /// Deletes a dead letter; whether there was one.
     fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure>;
-    /// What the brake does.
+    /// The state of the brake of one system.
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure>;
-    /// What the operator says to it.
+    /// Holds the brake, releases it or makes it automatic; its new state.
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure>;
     /// One page of the audit, newest first.
     fn audit(
@@ -80,39 +80,39 @@ pub trait Backend: LeaseBackend + Sync {
         before: Option<&str>,
         limit: usize,
     ) -> Result<AuditPage, Failure>;
-    /// Lets go of whatever was opened.
+    /// Closes the store, if this backend has opened one.
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }
 
-/// How far a reconciliation is.
+/// The progress of a reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Rows looked at in this run.
+    /// Rows examined in this run.
     pub examined: u64,
-    /// About how many there are in all, if the store says so.
+    /// The approximate number of all rows, if the store knows it.
     pub extent: Option<u64>,
 }
 
-/// What a follower is told.
+/// What the caller of `follow` receives.
 #[derive(Clone, Debug)]
 pub enum Followed {
-    /// From here on nothing is missed: the moment to list what was before.
+    /// The stream has begun, and no later receipt is missed: the caller can list earlier receipts now.
     Begun,
     Receipt(Box<Receipt>),
 }
 
 /// Which receipts to list.
 #[derive(Clone, Debug, Default)]
-pub struct JobListing {
+pub struct ReceiptListing {
     pub system: Option<SystemId>,
     pub before: Option<String>,
-    /// At most so many.
+    /// The most receipts to list.
     pub limit: usize,
     pub key: Option<String>,
     pub owner: Option<String>,
 }
 
-/// Finds out whom to ask.
+/// Opens the store or addresses the daemon that `target` names. If a daemon has the store open, that daemon is used.
 pub fn open(target: &TargetArgs) -> Result<Box<dyn Backend>, Failure> {
     let Some(file) = &target.config else {
         let url = url_or_default(target.url.clone());
@@ -145,12 +145,12 @@ pub fn open(target: &TargetArgs) -> Result<Box<dyn Backend>, Failure> {
     }
 }
 
-/// The daemon's address: as given, as the environment says, or the usual one.
+/// The daemon's address: `given`, or LAPSED_URL, or the default.
 pub fn url_or_default(given: Option<String>) -> String {
     given.or_else(|| process_env("LAPSED_URL")).unwrap_or_else(default_url)
 }
 
-/// The daemon that is meant, also where a configuration is given: what is live is only there.
+/// The daemon that `target` names, even if it names a configuration: some commands need a running daemon.
 pub fn remote(target: &TargetArgs) -> Result<RemoteBackend, Failure> {
     let Some(file) = &target.config else {
         let url = url_or_default(target.url.clone());
@@ -204,7 +204,7 @@ fn nearest<'s>(text: &str, systems: &'s [SystemId]) -> Option<&'s SystemId> {
     alike.max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, id)| id)
 }
 
-/// The id of a system that somebody else names.
+/// The id of a system from the kind and name in an answer; none if the kind is unknown or the name invalid.
 fn system_id(kind: &str, name: &str) -> Option<SystemId> {
     let kind = Kind::ALL.iter().find(|k| k.as_str() == kind)?;
     SystemId::new(*kind, name).ok()

@@ -1,4 +1,4 @@
-//! The commands: parse, ask a backend, print.
+//! The commands: each calls a backend and prints the answer.
 
 mod audit;
 mod brake;
@@ -67,7 +67,7 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// Starts the log on stderr. The daemon tells what it does; a command only what is wrong.
+/// Starts the log on stderr. The daemon logs what it does; the other commands log only problems.
 pub fn log(cli: &Cli) {
     let usual = match (&cli.command, cli.verbose) {
         (Command::Serve(_), 0) | (_, 1) => "info",
@@ -76,7 +76,7 @@ pub fn log(cli: &Cli) {
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second start (in tests) changes nothing.
+    // Tests may start the log twice; the second start changes nothing.
     let _ = match cli.log {
         LogFormat::Text => {
             let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -89,7 +89,7 @@ pub fn log(cli: &Cli) {
     };
 }
 
-/// A panic as a line like any other.
+/// Logs a panic as a line of the log.
 fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let at = panic.location().map(ToString::to_string).unwrap_or_default();
     let payload = panic.payload();
@@ -100,7 +100,7 @@ fn log_panic(panic: &std::panic::PanicHookInfo<'_>) {
     tracing::error!(at, thread = thread.name().unwrap_or_default(), "panicked: {what}");
 }
 
-/// Opens whatever the target says, and closes it whatever comes of the work.
+/// Opens the backend of `target`, runs `work` on it, and closes it even if the work has failed.
 fn ask<T>(
     target: &TargetArgs,
     work: impl FnOnce(&dyn Backend) -> Result<T, Failure>,

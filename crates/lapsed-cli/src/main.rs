@@ -1,4 +1,4 @@
-//! `lapsed`: parse, call, print.
+//! The program `lapsed`: parses the command line, runs the command, and sets the exit code.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
             let what = failure.to_string();
             match log {
                 _ if what.is_empty() => {}
-                // Also the last line can be read by a program.
+                // With `--log json`, the error is also a JSON line that a program can read.
                 LogFormat::Json => tracing::error!("{what}"),
                 LogFormat::Text => eprintln!("error: {what}"),
             }

@@ -1,9 +1,8 @@
 //! `lapsed top`: every system live in a terminal.
 //!
-//! What is known is a `TopModel`; what a key means is decided from it by `keys`, how it looks by `draw`,
-//! both without any I/O. Here the three meet: threads of `feed` ask the daemon and tell what they heard,
-//! the terminal tells which key was pressed, and every change is drawn. The terminal is given back
-//! whatever ends it: the loop, a panic, a signal.
+//! The state is a `TopModel`; `keys` decides what a key does to it, and `draw` draws it, both without I/O. This
+//! module has the main loop: it receives messages from the threads of `feed` and keys from the terminal, updates
+//! the model, and redraws it. The terminal is restored when the loop ends, on a panic and on a signal.
 
 mod draw;
 mod feed;
@@ -26,19 +25,19 @@ use crate::cli::TargetArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::stop_signals::stop_signals;
 
-/// How often the picture moves by itself: ages grow.
+/// The time between two redraws without an event, so that displayed ages stay correct.
 const TICK: Duration = Duration::from_millis(500);
 
-/// How long a look for keys takes before what was heard is looked at.
+/// How long the loop waits for a key before it handles messages of the feed.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a shell calls the end by a signal, here SIGHUP.
+/// The exit code by which shells report an end by SIGHUP.
 const EXIT_HANGUP: i32 = 128 + 1;
 
-/// How long the loop has to see that it was told to stop.
+/// How long the loop may take to notice a termination signal.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Runs until `q`, or until it is told to stop.
+/// Runs until `q` is pressed or a termination signal arrives.
 pub fn run(target: &TargetArgs) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Failure::usage(
@@ -47,7 +46,7 @@ pub fn run(target: &TargetArgs) -> Result<(), Failure> {
         ));
     }
     let remote = backend::remote(target)?;
-    // The first look must work: a wrong address or token is said in plain words, not on a picture.
+    // The first request must succeed: a wrong address or token is a plain error, not a screen.
     let status = backend::Backend::status(&remote)?;
     let mut model = TopModel::new(remote.url(), std::env::var_os("NO_COLOR").is_none());
     model.hear(News::Status(status), feed::now_ms());
@@ -100,7 +99,7 @@ fn watch(
     }
 }
 
-/// The look for keys never comes back from a terminal that was closed: then it ends from here.
+/// Ends the process from the signal thread: waiting for a key never returns once the terminal was closed.
 fn leave_by_force() {
     std::thread::sleep(PATIENCE);
     ratatui::restore();

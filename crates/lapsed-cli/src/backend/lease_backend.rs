@@ -1,4 +1,4 @@
-//! Leases, whoever is asked for them. What a daemon and a store answer is the same.
+//! The operations on leases that a daemon and a store have in common.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lapsed_core::{Name, SystemId};
 
 use lapsed_server::failure::Failure;
 
-/// What to acquire; how long it lasts may be left to the configuration.
+/// A request for a lease; without `ttl`, the configuration decides how long it lasts.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
     pub key: LeaseKey,
@@ -31,14 +31,14 @@ impl LeaseRequest {
 }
 
 pub trait LeaseBackend {
-    /// Acquires, waiting in line for as long as told.
+    /// Acquires a lease, and waits up to `wait` while another owner holds it.
     fn acquire(
         &self,
         of: &SystemId,
         wanted: &LeaseRequest,
         wait: Duration,
     ) -> Result<Acquired, Failure>;
-    /// Moves the deadline on; the answer must be there within `limit`.
+    /// Extends the lease by `ttl`, or by the same TTL as before. Fails if there is no answer within `limit`.
     fn renew(
         &self,
         of: &SystemId,
@@ -46,16 +46,16 @@ pub trait LeaseBackend {
         ttl: Option<Duration>,
         limit: Duration,
     ) -> Result<Fenced<Grant>, Failure>;
-    /// Ends the lease; the answer must be there within `limit`.
+    /// Releases the lease. Fails if there is no answer within `limit`.
     fn release(
         &self,
         of: &SystemId,
         ticket: &LeaseTicket,
         limit: Duration,
     ) -> Result<Fenced<()>, Failure>;
-    /// One key; none: it was never leased.
+    /// The state of one key; none if it was never leased.
     fn describe(&self, of: &SystemId, key: &LeaseKey) -> Result<Option<LeaseInfo>, Failure>;
-    /// Keys of a namespace, by name.
+    /// At most `limit` keys of a namespace behind `after`, ordered by name.
     fn list(
         &self,
         of: &SystemId,
@@ -69,7 +69,7 @@ pub trait LeaseBackend {
         after: Option<&Namespace>,
         limit: usize,
     ) -> Result<Vec<Namespace>, Failure>;
-    /// Decides a transaction, unless it is decided.
+    /// Decides a transaction; if it is decided already, the earlier decision is returned.
     fn decide(
         &self,
         of: &SystemId,
@@ -77,6 +77,6 @@ pub trait LeaseBackend {
         decision: Decision,
         ttl: Option<Duration>,
     ) -> Result<DecisionInfo, Failure>;
-    /// The decision on a transaction.
+    /// The decision on a transaction; none if it is not decided or no longer kept.
     fn decision(&self, of: &SystemId, txn: &Name) -> Result<Option<DecisionInfo>, Failure>;
 }

@@ -1,4 +1,4 @@
-//! Straight to the store: opens it, does one thing, closes it.
+//! The backend that uses the store directly: opens it, carries out one command, closes it.
 
 mod leases;
 
@@ -15,7 +15,7 @@ use lapsed_core::system::{Explanation, Restored};
 use lapsed_core::{Error, Name, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Backend, Followed, JobListing, Progress};
+use super::{Backend, Followed, Progress, ReceiptListing};
 use lapsed_server::config::process_env;
 use lapsed_server::failure::Failure;
 use lapsed_server::http::{receipts, sweeps};
@@ -31,7 +31,7 @@ use lapsed_server::node::{
 };
 use lapsed_server::systems::inflight::routes::DeadLetters;
 
-/// The store, opened by this process.
+/// The systems of a configuration, on stores that this process has opened.
 pub struct LocalBackend {
     node: OpenSystems,
     runtime: Runtime,
@@ -59,7 +59,7 @@ impl LocalBackend {
         live.ok_or_else(|| Failure::usage(format!("there is no system `{system}`")))
     }
 
-    /// Does it, and writes down who gave the command.
+    /// Carries out `work`, and records it in the audit log with the name of the user.
     fn audited<T>(
         &self,
         live: &LiveSystem,
@@ -68,7 +68,7 @@ impl LocalBackend {
         told: impl FnOnce(&T) -> String,
     ) -> Result<T, Failure> {
         let (what, target) = (what.to_owned(), target.to_string());
-        let deed = AuditAction { who: whoever_typed(), from: None, what, target, request: None };
+        let deed = AuditAction { who: local_user(), from: None, what, target, request: None };
         Ok(self.runtime.block_on(live.audited(deed, work, told))?)
     }
 
@@ -137,14 +137,14 @@ impl Backend for LocalBackend {
         Ok(self.runtime.block_on(self.live(system)?.explain(key))?)
     }
 
-    fn receipts(&self, listing: &JobListing) -> Result<ReceiptPage, Failure> {
+    fn receipts(&self, listing: &ReceiptListing) -> Result<ReceiptPage, Failure> {
         let systems = match &listing.system {
             Some(system) => vec![self.live(system)?.clone()],
             None => self.node.systems().to_vec(),
         };
         let before =
             listing.before.as_ref().map(|t| ReceiptCursor::parse(t, &systems)).transpose()?;
-        let JobListing { limit, key, owner, .. } = listing.clone();
+        let ReceiptListing { limit, key, owner, .. } = listing.clone();
         let wanted = ReceiptFilter { before, limit, key, owner, ..ReceiptFilter::default() };
         Ok(self.runtime.block_on(page::read(&systems, &wanted))?)
     }
@@ -231,12 +231,12 @@ impl Backend for LocalBackend {
     }
 }
 
-/// Ctrl-C lets the page under way finish; a second one leaves at once.
+/// A signal that stops a pass after its present page on Ctrl-C; a second Ctrl-C ends the process at once.
 fn stop_on_interrupt() -> StopSignal {
     let (stopper, stop) = StopSignal::channel();
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_err() {
-            // Without a handler Ctrl-C ends the process, as ever: wait for that.
+            // The handler could not be installed, so Ctrl-C ends the process: wait for that.
             std::future::pending::<()>().await;
         }
         stopper.stop();
@@ -246,8 +246,9 @@ fn stop_on_interrupt() -> StopSignal {
     stop
 }
 
-/// As far as the environment tells: the store's credentials let them in, not their name.
-fn whoever_typed() -> String {
+/// The user for the audit log, taken from the environment. It is not authenticated: access is granted by the
+/// credentials of the store.
+fn local_user() -> String {
     let name =
         process_env("USER").or_else(|| process_env("LOGNAME")).filter(|name| !name.is_empty());
     let name = name.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string());

@@ -1,5 +1,5 @@
-//! A running daemon, over HTTP. Every call has a time limit, except for a pass, which takes as long
-//! as it takes.
+//! The backend that calls a running daemon over HTTP. Every call has a time limit, except for passes, whose
+//! duration is not known in advance.
 
 mod leases;
 
@@ -20,7 +20,7 @@ use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::{Backend, Followed, JobListing, Progress, sse, system_id};
+use super::{Backend, Followed, Progress, ReceiptListing, sse, system_id};
 use lapsed_server::failure::Failure;
 use lapsed_server::http::brakes::{BrakeBody, Word};
 use lapsed_server::http::reconcile::ReconcileOptions;
@@ -35,38 +35,38 @@ use lapsed_server::tls;
 const CONNECT: Duration = Duration::from_secs(3);
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Longer than the daemon's own sign of life on a silent stream.
+/// A stream without data for this time is broken: the daemon sends keep-alives more often.
 const SILENCE: Duration = Duration::from_secs(40);
 
-/// How long to wait.
+/// The time limit of a request.
 #[derive(Clone, Copy)]
 pub enum RequestLimit {
-    /// For an answer that is there at once.
+    /// For requests that the daemon answers at once.
     Short,
-    /// For work that takes as long as it takes.
+    /// For requests of unknown duration, such as a pass.
     Long,
     For(Duration),
-    /// For a stream that may be silent for a while.
+    /// For event streams, which may be silent for a while.
     Stream,
 }
 
-/// The longest answer that is read: a report that lists as many entries as it may.
+/// The size limit of an answer; the longest is a report that lists the most entries.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 pub struct RemoteBackend {
     url: String,
     token: Option<String>,
-    /// Whom to trust, where it speaks TLS.
+    /// The trusted certificates, if the URL is https.
     tls: Option<TlsConfig>,
 }
 
 impl RemoteBackend {
-    /// The daemon at `url`, known by the certificates that this machine trusts.
+    /// The daemon at `url`; TLS uses the certificates that this machine trusts.
     pub fn new(url: &str, token: Option<String>) -> Result<RemoteBackend, Failure> {
         RemoteBackend::with_ca(url, token, None)
     }
 
-    /// The same; known by the certificates in `ca`, if there is one.
+    /// The daemon at `url`; TLS trusts the certificates in `ca` if given, otherwise those of this machine.
     pub fn with_ca(
         url: &str,
         token: Option<String>,
@@ -88,17 +88,17 @@ impl RemoteBackend {
         &self.url
     }
 
-    /// What a path answers, for those who know its shape.
+    /// Sends a GET and decodes the answer as `T`.
     pub fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         self.get(path)
     }
 
-    /// Whether anybody is there.
+    /// Whether a daemon answers at the URL.
     pub fn answers(&self) -> bool {
         self.agent(RequestLimit::Short).get(format!("{}/healthz", self.url)).call().is_ok()
     }
 
-    /// No proxy: the daemon is on this machine or on a network of one's own.
+    /// An HTTP client without a proxy: the daemon is on this machine or in the same network.
     fn agent(&self, patience: RequestLimit) -> Agent {
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -122,17 +122,17 @@ impl RemoteBackend {
         read(self.open(path, &[], RequestLimit::Short)?)
     }
 
-    /// What the daemon answers to a GET.
+    /// Sends a GET; the JSON body of a successful answer.
     pub fn get_json(&self, path: &str) -> Result<Value, Failure> {
         self.get(path)
     }
 
-    /// What the daemon answers to a POST.
+    /// Sends a POST; the JSON body of a successful answer.
     pub fn post_json(&self, path: &str, body: &Value) -> Result<Value, Failure> {
         self.send(Method::Post, path, body, RequestLimit::Short)
     }
 
-    /// A GET whose answer the caller reads.
+    /// Sends a GET; the caller reads the body of the successful answer.
     pub fn open(
         &self,
         path: &str,
@@ -165,7 +165,7 @@ impl RemoteBackend {
         read(self.judge(request.send_json(body))?)
     }
 
-    /// A POST whose answer, good or bad, the caller judges.
+    /// Sends a POST and returns its answer, whatever the status is.
     fn ask(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>, Failure> {
         self.ask_within(path, body, RequestLimit::Short)
     }
@@ -187,7 +187,7 @@ impl RemoteBackend {
         answer.map_err(|error| self.silent(&error))
     }
 
-    /// A GET whose answer, good or bad, the caller judges.
+    /// Sends a GET and returns its answer, whatever the status is.
     fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
         let request = self.agent(RequestLimit::Short).get(format!("{}{path}", self.url));
         let request = self.bearer().iter().fold(request, |request, bearer| {
@@ -197,7 +197,7 @@ impl RemoteBackend {
         request.call().map_err(|error| self.silent(&error))
     }
 
-    /// Whether there was something to change.
+    /// Sends a POST that changes something; false if the daemon answers that it does not exist.
     fn change(&self, path: &str, body: &Value) -> Result<bool, Failure> {
         let answer = self.ask(path, Some(body))?;
         match answer.status().as_u16() {
@@ -210,7 +210,7 @@ impl RemoteBackend {
         self.token.as_ref().map(|token| format!("Bearer {token}"))
     }
 
-    /// Tells a daemon that is not there from one that says no.
+    /// The answer if it is successful; otherwise the failure to connect, or the reason that the daemon gives.
     fn judge(
         &self,
         answer: Result<Response<Body>, ureq::Error>,
@@ -268,7 +268,7 @@ fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T, Failure> {
 fn refused(mut answer: Response<Body>) -> Failure {
     let status = answer.status().as_u16();
     let problem: Value = answer.body_mut().read_json().unwrap_or_default();
-    let Some(detail) = problem["detail"].as_str() else { return stranger(status) };
+    let Some(detail) = problem["detail"].as_str() else { return not_a_daemon(status) };
     match status {
         401 => Failure::failed(format!(
             "the daemon refuses: {detail}. Give a token with --token or LAPSED_TOKEN"
@@ -281,15 +281,15 @@ fn refused(mut answer: Response<Body>) -> Failure {
     }
 }
 
-/// A daemon says why; whoever does not is something else.
-fn stranger(status: u16) -> Failure {
+/// The failure for an error answer without `detail`: another program must have sent it.
+fn not_a_daemon(status: u16) -> Failure {
     Failure::failed(format!(
         "what answers there ({status}) does not speak as lapsed does. Is it another program? Give the \
          daemon's address, as `lapsed serve` prints it, with --url"
     ))
 }
 
-/// One segment of a path.
+/// Percent-encodes `text` as one segment of a path.
 pub fn segment(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -340,7 +340,7 @@ impl Backend for RemoteBackend {
         self.get(&format!("/v1/explain/{system}/{}", segment(key)))
     }
 
-    fn receipts(&self, listing: &JobListing) -> Result<ReceiptPage, Failure> {
+    fn receipts(&self, listing: &ReceiptListing) -> Result<ReceiptPage, Failure> {
         let mut path = format!("/v1/receipts?limit={}", listing.limit);
         let system = listing.system.as_ref().map(ToString::to_string);
         for (name, value) in [
@@ -388,7 +388,7 @@ impl Backend for RemoteBackend {
     }
 
     fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
-        // Not `dead/ID`: an id may be called like one of the operations there.
+        // Not `dead/ID`: an id may be equal to the name of an operation under `dead/`.
         let answer = self.look(&format!("/v1/{system}/jobs/{}", segment(id)))?;
         if answer.status() == 404 {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Following the event feed: reads server-sent events, and comes back with the last cursor when
-//! the stream breaks, so that nothing is missed.
+//! Follows the event feed of a daemon: reads server-sent events, and reconnects with the last cursor when the
+//! stream breaks, so that no event is missed.
 
 use std::io::{BufRead, BufReader};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::Followed;
 use super::remote::{RemoteBackend, RequestLimit, segment};
 use lapsed_server::failure::Failure;
 
-/// How often to try again before giving up, and how long to wait in between.
+/// How many reconnections are tried before giving up, and the pause between them.
 const TRIES_MAX: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Tells every receipt from now on; ends when `tell` fails or the daemon stays away.
+/// Calls `tell` with every receipt from now on. Ends when `tell` fails, or when no reconnection succeeds.
 pub fn follow(
     remote: &RemoteBackend,
     system: Option<&SystemId>,
@@ -29,7 +29,7 @@ pub fn follow(
             Err(Stream::Broken(failure)) => failure,
             Ok(()) => Failure::failed("the daemon closed the stream"),
         };
-        // The first call must work; later ones may wait for the daemon to come back.
+        // The first connection must succeed; later ones may wait until the daemon is back.
         if cursor.is_none() {
             return Err(broken);
         }
@@ -42,9 +42,9 @@ pub fn follow(
     }
 }
 
-/// How a stream ends.
+/// The reason why a stream has ended.
 enum Stream {
-    /// Whoever was told does not want more.
+    /// The callback `tell` has failed, so the stream must not be reopened.
     Told(Failure),
     Broken(Failure),
 }
@@ -85,7 +85,7 @@ fn stream(
     Ok(())
 }
 
-/// One event as it is read.
+/// One server-sent event, filled line by line.
 #[derive(Default)]
 struct Event {
     name: String,

@@ -1,4 +1,4 @@
-//! `lapsed audit`
+//! `lapsed audit`: lists the actions of operators.
 
 use super::ask;
 use crate::backend::{Backend, resolve};
@@ -7,7 +7,7 @@ use lapsed_server::failure::Failure;
 use lapsed_server::node::audit::{AUDIT_PAGE_MAX, AuditEntry};
 use lapsed_server::print::{self, Table, line, moment};
 
-/// Lists who did what by hand, newest first.
+/// Prints the actions of operators, newest first.
 pub fn run(args: Audit) -> Result<(), Failure> {
     if args.limit == 0 {
         return Err(Failure::usage("-n must be above 0"));

@@ -1,4 +1,4 @@
-//! `lapsed brake`
+//! `lapsed brake`: shows or sets a system's brake.
 
 use super::ask;
 use crate::backend::resolve;
@@ -9,7 +9,7 @@ use lapsed_server::node::BrakeOrder;
 use lapsed_server::node::shapes::BrakeStatus;
 use lapsed_server::print::{self, line, moment};
 
-/// Says something to a brake, or shows what it does.
+/// Sets the brake as `order` says, or shows its state.
 pub fn run(args: BrakeArgs) -> Result<(), Failure> {
     let order = order(&args)?;
     let status = ask(&args.target, |backend| {

@@ -1,4 +1,4 @@
-//! `lapsed check`
+//! `lapsed check`: validates a configuration, and tries its stores.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use lapsed_server::print::{self, Table, line};
 use lapsed_server::stores::{self, OpenObject, OpenStore};
 use lapsed_server::systems;
 
-/// Validates, connects, and prints the plan.
+/// Validates the configuration, connects to each store, and prints what the daemon would do.
 pub fn run(args: Check) -> Result<(), Failure> {
     let overrides = Overrides {
         listen: process_env("LAPSED_LISTEN"),
@@ -48,7 +48,7 @@ pub fn run(args: Check) -> Result<(), Failure> {
     }
 }
 
-/// Connects, and looks at what the systems on it will work on. Changes nothing.
+/// Connects to a store and reads what its systems would work on. Changes nothing.
 fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     match &store.place {
         StoreLocation::Embedded { dir, .. } => open_folder(store, dir),
@@ -57,16 +57,16 @@ fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     }
 }
 
-/// What a store looks like from here.
+/// The result of connecting to a store.
 struct State {
     words: String,
-    /// What was tried on it, where there was something to try.
+    /// The operations that were tried; empty unless it is an object store.
     tried: Vec<Tried>,
-    /// What may be wished otherwise.
+    /// Warnings that do not prevent operation.
     notes: Vec<String>,
 }
 
-/// One thing that was tried.
+/// The result of one operation that was tried.
 #[derive(Serialize)]
 struct Tried {
     what: &'static str,
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// Opens and closes it. A folder that is not there is not made by looking at it.
+/// Opens and closes an embedded store. A missing folder is not created.
 fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
     if !dir.exists() {
         return Ok("does not exist yet; `lapsed serve` makes it".to_owned().into());
@@ -117,8 +117,8 @@ fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
     }
 }
 
-/// Says which server answers, and counts what each system on it would work on: a layout that cannot
-/// work, a key of the wrong type and a missing permission come to light here.
+/// Reads the version of the server, and counts the entries of each system on it: this reveals a wrong layout, a
+/// key of the wrong type or a missing permission.
 fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -141,8 +141,8 @@ fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     })
 }
 
-/// Tries on an object store what everything rests on, in a place of its own that is empty again
-/// afterwards, and looks at the systems there.
+/// Tries the operations that lapsed needs on an object store, under a prefix that is emptied afterwards, and reads
+/// the systems there.
 fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -168,7 +168,7 @@ fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
     })
 }
 
-/// Within which bounds the store's clock is known: what may be called expired depends on it.
+/// The bounds within which the store's clock is known; leases are expired only beyond them.
 fn clock_words(object: &OpenObject) -> String {
     let Some(Offset { lo_ms, hi_ms }) = object.store().offset() else { return String::new() };
     let (middle, give) = ((lo_ms + hi_ms) / 2, (hi_ms - lo_ms) / 2);
@@ -176,7 +176,7 @@ fn clock_words(object: &OpenObject) -> String {
     format!(", its clock is {} ms {whither} this one, give or take {give} ms", middle.abs())
 }
 
-/// Who answers, and that every system there can be counted.
+/// Reads the version of the server, and counts the entries of every system on it.
 async fn look(
     config: &Config,
     store: &StoreConfig,
@@ -265,7 +265,7 @@ fn describe_system(plan: &dyn SystemPlan) -> String {
     text
 }
 
-/// What was said, and where.
+/// The settings that are not defaults, each with its origin, for example a file or an environment variable.
 fn said(settings: &[Setting]) -> String {
     let mut table = Table::bare();
     for setting in settings.iter().filter(|s| s.origin != Origin::Default) {

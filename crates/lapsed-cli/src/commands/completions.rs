@@ -1,4 +1,4 @@
-//! `lapsed completions`
+//! `lapsed completions`: prints a completion script.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use crate::cli::Cli;
 use crate::cli::shell::Completions;
 use lapsed_server::failure::Failure;
 
-/// Prints the script.
+/// Prints the script for the given shell.
 pub fn run(args: &Completions) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut visible(), "lapsed", &mut script);
@@ -16,7 +16,7 @@ pub fn run(args: &Completions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command line as people see it: without what lapsed only calls itself by.
+/// The command line without the hidden commands, which only lapsed itself starts.
 pub fn visible() -> Command {
     let full = Cli::command();
     let seen = full.get_subcommands().filter(|command| !command.is_hide_set()).cloned();

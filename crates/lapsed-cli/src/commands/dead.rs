@@ -1,4 +1,4 @@
-//! `lapsed dead`
+//! `lapsed dead`: lists, shows, puts back and deletes dead letters.
 
 use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{Job, JobPlace};
@@ -11,10 +11,10 @@ use crate::cli::{Dead, ListDead, OneDead, PutBackDead, QueueEndArg};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, line, moment, plural};
 
-/// The most in one page.
+/// The most dead letters in one page.
 const PAGE: usize = 1_000;
 
-/// Lists, shows, puts back or deletes.
+/// Runs one of the subcommands.
 pub fn run(args: Dead) -> Result<(), Failure> {
     match args {
         Dead::List(args) => list(&args),
@@ -49,7 +49,7 @@ fn list(args: &ListDead) -> Result<(), Failure> {
     line("To look at one: lapsed dead show SYSTEM ID; then: lapsed dead put-back, or delete")
 }
 
-/// The first so many, page after page.
+/// Reads the first `limit` dead letters page by page.
 fn first(backend: &dyn Backend, system: &SystemId, limit: usize) -> Result<Vec<Job>, Failure> {
     let mut found: Vec<Job> = Vec::new();
     while found.len() < limit {
@@ -64,7 +64,7 @@ fn first(backend: &dyn Backend, system: &SystemId, limit: usize) -> Result<Vec<J
     Ok(found)
 }
 
-/// One row: the error on one line, and not all of it.
+/// The row of one dead letter; the error is shortened to one line.
 fn row(system: &SystemId, job: &Job) -> Vec<String> {
     let Some((why, at_ms, error)) = letter(job) else {
         return vec![system.to_string(), job.id.to_string(), job.queue.to_string()];
@@ -140,7 +140,7 @@ fn delete(args: &OneDead) -> Result<(), Failure> {
     change(args, "deleted", "is deleted", act)
 }
 
-/// Changes one, and says so.
+/// Changes one dead letter and prints what was done; fails if there is none.
 fn change(
     args: &OneDead,
     outcome: &str,
@@ -166,7 +166,7 @@ fn missing(system: &SystemId, id: &str) -> Failure {
     Failure::failed(format!("{system} has no dead letter `{id}`; see `lapsed dead list {system}`"))
 }
 
-/// The system and the id: the system may be left out when there is only one of jobs.
+/// Parses `[SYSTEM] ID`; the system may be omitted if there is only one of kind inflight.
 fn which<'a>(backend: &dyn Backend, which: &'a [String]) -> Result<(SystemId, &'a str), Failure> {
     match which {
         [system, id] => Ok((of_jobs(backend, Some(system))?, id)),

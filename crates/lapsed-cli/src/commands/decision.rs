@@ -1,4 +1,4 @@
-//! `lapsed decision`
+//! `lapsed decision`: decides a transaction, or shows its decision.
 
 use lapsed_core::leases::{Decision, DecisionInfo, txn};
 
@@ -30,7 +30,7 @@ fn decide(args: &cli::Decide) -> Result<(), Failure> {
     } else {
         line(&describe(&decided))?;
     }
-    // Whoever asked for one and got the other must not go on as if it had got it.
+    // A script must not continue as if its decision had been accepted when an earlier one differs.
     match decided.decision == wanted {
         true => Ok(()),
         false => Err(Failure::Silent(1)),

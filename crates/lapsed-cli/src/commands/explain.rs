@@ -1,4 +1,4 @@
-//! `lapsed explain`
+//! `lapsed explain`: prints why a key is, or is not, dead.
 
 use super::ask;
 use crate::backend::resolve;
@@ -6,7 +6,7 @@ use crate::cli::Explain;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line};
 
-/// Why a key is, or is not, dead.
+/// Prints the explanation for one key or owner.
 pub fn run(args: Explain) -> Result<(), Failure> {
     let explanation = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;

@@ -1,4 +1,4 @@
-//! `lapsed functions`
+//! `lapsed functions`: prints the function library for Redis, or loads it.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use lapsed_server::failure::Failure;
 use lapsed_server::node::Config;
 use lapsed_server::print::{self, line, plural};
 
-/// Shows the library, or loads it.
+/// Prints the library, or loads it into every target.
 pub fn run(args: Functions) -> Result<(), Failure> {
     match args {
         Functions::Print => line(Redis::functions().trim_end()),
@@ -50,7 +50,7 @@ fn load(args: &LoadFunctions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where to load them, with the name of the store where it has one.
+/// The addresses to load the library into, each with the name of its store if a configuration gives one.
 fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, RedisAddress)>, Failure> {
     if let Some(url) = &args.url {
         let section = StoreSection { url: url.clone(), ..StoreSection::default() };

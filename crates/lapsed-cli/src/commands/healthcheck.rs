@@ -1,5 +1,5 @@
-//! `lapsed healthcheck`: for the probes of containers that have no other program to ask with. It needs
-//! no token and reads no configuration.
+//! `lapsed healthcheck`: the probe for containers without another HTTP client. It needs no token and reads no
+//! configuration.
 
 use crate::backend::remote::{RemoteBackend, RequestLimit};
 use crate::backend::url_or_default;
@@ -8,7 +8,7 @@ use lapsed_server::config::units::parse_span;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::line;
 
-/// Exit code 0 when the daemon is ready, 1 when not.
+/// Fails, with exit code 1, if the daemon is not ready.
 pub fn run(args: Healthcheck) -> Result<(), Failure> {
     let within = parse_span(&args.within).map_err(|e| Failure::usage(format!("--within: {e}")))?;
     let (path, word) = if args.live { ("/healthz", "alive") } else { ("/readyz", "ready") };

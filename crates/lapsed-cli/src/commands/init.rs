@@ -11,7 +11,7 @@ use lapsed_server::preset::{Chosen, PRESETS, kind_of};
 use lapsed_server::print::{self, Table};
 use lapsed_server::systems::Preset;
 
-/// Lists, or writes one.
+/// Lists the presets, or writes a configuration.
 pub fn run(args: Init) -> Result<(), Failure> {
     if args.list {
         return list(args.shape.json);
@@ -80,7 +80,7 @@ fn listed() -> Table {
     table
 }
 
-/// Asks for everything, each with an answer that Enter takes.
+/// Asks for the preset, the stores and the file; Enter takes the default answer.
 fn ask(
     answers: &mut dyn BufRead,
     out: &mut dyn Write,
@@ -139,7 +139,7 @@ fn preset_of(answer: &str) -> Option<&'static Preset> {
     by_number.or_else(|| all.iter().find(|preset| preset.name == answer)).copied()
 }
 
-/// Never over a file that is there, unless told: the check is part of making it.
+/// Writes the file. An existing file is replaced only with `force`; creating and checking are one operation.
 fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
     let mut options = std::fs::File::options();
     match force {

@@ -1,4 +1,4 @@
-//! `lapsed lease`
+//! `lapsed lease`: acquires, renews, releases and lists leases.
 
 mod keeper;
 mod run;
@@ -23,16 +23,16 @@ use lapsed_server::print::{self, Table, line, moment, span};
 
 pub use run::become_command;
 
-/// Exit code: somebody else holds it.
+/// The exit code when another owner holds the lease.
 pub const HELD: u8 = 75;
 
-/// Exit code: that token holds nothing any more.
+/// The exit code when the lease is lost: the token is no longer valid.
 pub const LOST: u8 = 76;
 
-/// How long an answer may take.
+/// The time limit for an answer of the backend.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Does one of them.
+/// Runs one of the subcommands.
 pub fn run(args: LeaseCommand) -> Result<(), Failure> {
     match args {
         LeaseCommand::Acquire(args) => acquire(&args),
@@ -44,7 +44,7 @@ pub fn run(args: LeaseCommand) -> Result<(), Failure> {
     }
 }
 
-/// The system of leases that is meant: the only one unless told.
+/// The system of leases that `text` names; without a text, the only one.
 pub fn of_leases(backend: &dyn Backend, text: Option<&str>) -> Result<SystemId, Failure> {
     let mut systems = backend.systems()?;
     systems.retain(|system| system.kind == Kind::Leases);
@@ -58,7 +58,7 @@ pub fn of_leases(backend: &dyn Backend, text: Option<&str>) -> Result<SystemId, 
     })
 }
 
-/// NAMESPACE/KEY, or a key of the namespace `default`; with a namespace of its own as it stands.
+/// Parses NAMESPACE/KEY; without a slash the namespace is `default`. With `--namespace`, the key is not split.
 fn key(args: &cli::Key) -> Result<LeaseKey, Failure> {
     Ok(match &args.namespace {
         Some(namespace) => LeaseKey::new(namespace, &args.key)?,
@@ -66,13 +66,13 @@ fn key(args: &cli::Key) -> Result<LeaseKey, Failure> {
     })
 }
 
-/// A length of time as an argument has it.
+/// Parses the duration of an option; `flag` is named in the error.
 pub fn time(flag: &str, text: Option<&str>) -> Result<Option<Duration>, Failure> {
     let wrong = |what| Failure::usage(format!("{flag}: {what}"));
     text.map(|text| parse_span(text).map_err(wrong)).transpose()
 }
 
-/// The same where it may be nothing.
+/// Parses `--wait`, which may be zero.
 fn wait(text: Option<&str>) -> Result<Duration, Failure> {
     match text {
         None | Some("0" | "0s") => Ok(Duration::ZERO),
@@ -86,7 +86,7 @@ fn host() -> String {
     if host.is_empty() { "host".to_owned() } else { host.to_owned() }
 }
 
-/// A name that no other request has.
+/// A random unique name for a request.
 fn request() -> Result<Name, Failure> {
     let clock = SystemClock::new();
     Ok(Name::new(&format!("{:016x}{:016x}", clock.random(), clock.random()))?)
@@ -264,7 +264,7 @@ fn list(args: &cli::List) -> Result<(), Failure> {
     line(&table.text())
 }
 
-/// All of them, page after page.
+/// All namespaces of a system, read page by page.
 fn namespaces(backend: &dyn Backend, system: &SystemId) -> Result<Vec<Namespace>, Failure> {
     let mut found: Vec<Namespace> = Vec::new();
     loop {
@@ -277,7 +277,7 @@ fn namespaces(backend: &dyn Backend, system: &SystemId) -> Result<Vec<Namespace>
     }
 }
 
-/// Keys of one namespace, page after page, until there are so many in all.
+/// Reads the keys of one namespace page by page, until there are `limit` keys in all.
 fn first(
     backend: &dyn Backend,
     system: &SystemId,

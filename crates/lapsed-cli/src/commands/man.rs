@@ -1,4 +1,4 @@
-//! `lapsed man`: one page for the program and one for every command, from what `--help` knows.
+//! `lapsed man`: one page for the program and one for every command, from the same texts as `--help`.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::cli::shell;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, plural};
 
-/// Writes the pages, or prints the first.
+/// Writes all pages into the folder, or prints lapsed.1.
 pub fn run(args: &shell::Man) -> Result<(), Failure> {
     let mut program = visible().disable_help_subcommand(true);
     program.build();
@@ -26,7 +26,7 @@ pub fn run(args: &shell::Man) -> Result<(), Failure> {
     print::line(&format!("{pages} written to {}", dir.display()))
 }
 
-/// A page for `command` and for everything below it; how many.
+/// Writes a page for `command` and for each of its subcommands; the number of pages.
 fn write_all(command: &Command, dir: &Path) -> Result<u64, Failure> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let file = dir.join(format!("{name}.1"));
@@ -42,7 +42,7 @@ fn cannot(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed(format!("{}: cannot be written: {error}", path.display()))
 }
 
-/// The sections in their order. Examples keep their lines, which the usual page would run together.
+/// Renders the sections in order. Examples keep their line breaks, which clap_mangen would remove.
 fn page(command: &Command) -> Result<Vec<u8>, Failure> {
     let man = Man::new(command.clone()).manual("lapsed");
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! `lapsed receipts`
+//! `lapsed receipts`: lists receipts, and follows new ones.
 
 use std::collections::HashSet;
 
@@ -6,14 +6,14 @@ use lapsed_core::SystemId;
 use lapsed_core::receipt::{Receipt, ReceiptId};
 
 use super::ask;
-use crate::backend::{Backend, Followed, JobListing, resolve};
+use crate::backend::{Backend, Followed, ReceiptListing, resolve};
 use crate::cli::ReceiptsArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::page::PAGE_MAX;
 use lapsed_server::print::{self, Table, holder, line, moment, span};
 use lapsed_server::systems;
 
-/// The newest receipts; with `--follow`, also those to come.
+/// Prints the newest receipts; with `--follow`, also new ones as they arrive.
 pub fn run(args: ReceiptsArgs) -> Result<(), Failure> {
     ask(&args.target, |backend| {
         let system = match &args.system {
@@ -45,7 +45,7 @@ fn list(
     line("To put one back: lapsed restore RECEIPT")
 }
 
-/// Newest first, page after page.
+/// Reads pages until there are `limit` receipts, newest first.
 fn newest(
     backend: &dyn Backend,
     args: &ReceiptsArgs,
@@ -53,7 +53,7 @@ fn newest(
 ) -> Result<Vec<Receipt>, Failure> {
     let mut found = Vec::new();
     let (key, owner) = (args.key.clone(), args.owner.clone());
-    let mut listing = JobListing { system, before: None, limit: 0, key, owner };
+    let mut listing = ReceiptListing { system, before: None, limit: 0, key, owner };
     while found.len() < args.limit {
         listing.limit = (args.limit - found.len()).min(PAGE_MAX);
         let page = backend.receipts(&listing)?;
@@ -66,7 +66,8 @@ fn newest(
     Ok(found)
 }
 
-/// Oldest first: what was, then what comes. What comes while the list is made is in both.
+/// Prints earlier receipts, oldest first, then new ones. A receipt that is written while the earlier ones are
+/// listed arrives twice and is printed once.
 fn follow(
     backend: &dyn Backend,
     args: &ReceiptsArgs,

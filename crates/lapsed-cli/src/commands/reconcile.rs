@@ -1,4 +1,4 @@
-//! `lapsed reconcile`
+//! `lapsed reconcile`: compares an index with the stored data, and repairs it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use lapsed_server::node::shapes::{Estimate, Reconciliation};
 use lapsed_server::node::{LIST_MAX, ReconcileOrder};
 use lapsed_server::print::{self, Table, count, line, plural, span};
 
-/// Work that takes no longer than this needs no bar.
+/// The progress bar appears after this time.
 const BAR_AFTER: Duration = Duration::from_secs(1);
 
-/// Compares index and truth, and heals unless told not to.
+/// Compares the index with the stored data, and repairs it unless `--dry-run` or `--compare` is given.
 pub fn run(args: ReconcileArgs, verbose: bool) -> Result<(), Failure> {
     let act = if args.dry_run || args.compare { PassMode::DryRun } else { PassMode::Reclaim };
     let order = ReconcileOrder {
@@ -30,7 +30,7 @@ pub fn run(args: ReconcileArgs, verbose: bool) -> Result<(), Failure> {
     let bar = Bar::default();
     let (id, done) = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
-        foretell(backend, &id);
+        print_estimate(backend, &id);
         let done = backend.reconcile(&id, order, &mut |progress| bar.show(progress));
         bar.clear();
         Ok((id, done?))
@@ -46,18 +46,18 @@ pub fn run(args: ReconcileArgs, verbose: bool) -> Result<(), Failure> {
     }
 }
 
-/// Where requests have a price, about what it will be; on stderr, where it is in nobody's way.
-fn foretell(backend: &dyn Backend, id: &SystemId) {
+/// Prints to stderr how many requests the work takes, if the store can estimate it.
+fn print_estimate(backend: &dyn Backend, id: &SystemId) {
     match backend.estimate(id) {
         Ok(Estimate { requests: Some(requests) }) => {
             eprintln!("{id}: this takes about {}", plural(requests, "request", "requests"));
         }
         Ok(Estimate { requests: None }) => {}
-        Err(failure) => eprintln!("{id}: what this takes cannot be foretold: {failure}"),
+        Err(failure) => eprintln!("{id}: the number of requests cannot be estimated: {failure}"),
     }
 }
 
-/// The bar, drawn on a terminal only, and only once the work has taken a while.
+/// The progress bar; drawn on a terminal only, and only after `BAR_AFTER`.
 struct Bar {
     began: std::time::Instant,
     bar: ProgressBar,

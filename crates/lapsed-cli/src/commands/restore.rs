@@ -1,4 +1,4 @@
-//! `lapsed restore`
+//! `lapsed restore`: restores a reclaimed entry.
 
 use lapsed_core::receipt::ReceiptId;
 use lapsed_core::system::Restored;
@@ -9,7 +9,7 @@ use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line};
 use lapsed_server::systems;
 
-/// Puts back what a receipt removed.
+/// Restores the entry that the receipt records as removed, and prints what happened.
 pub fn run(args: Restore) -> Result<(), Failure> {
     let id: ReceiptId = args.receipt.parse()?;
     let restored = ask(&args.target, |backend| backend.restore(&id))?;

@@ -1,4 +1,4 @@
-//! `lapsed schema`
+//! `lapsed schema`: prints or creates the tables in Postgres.
 
 use lapsed_core::SystemId;
 use lapsed_postgres::{Applied, Layout, Postgres, PostgresAddress, Triggers, print_schema};
@@ -14,7 +14,7 @@ use lapsed_server::node::Config;
 use lapsed_server::print::{self, line, plural};
 use lapsed_server::systems::availability::tables;
 
-/// Shows the tables, or makes them.
+/// Prints the SQL of the tables, or creates those that are missing.
 pub fn run(args: Schema) -> Result<(), Failure> {
     match args {
         Schema::Print(args) => show(&args),
@@ -22,7 +22,7 @@ pub fn run(args: Schema) -> Result<(), Failure> {
     }
 }
 
-/// The tables of one system.
+/// One system whose tables are printed or created.
 struct Target {
     id: SystemId,
     address: PostgresAddress,

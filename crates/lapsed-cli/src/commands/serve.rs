@@ -1,4 +1,4 @@
-//! `lapsed serve`
+//! `lapsed serve`: runs the daemon.
 
 use crate::cli::Serve;
 use lapsed_server::config::{Overrides, process_env};
@@ -6,7 +6,7 @@ use lapsed_server::daemon;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::Config;
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until it receives a termination signal.
 pub fn run(args: Serve) -> Result<(), Failure> {
     if args.config.is_some() && args.data.is_some() && std::env::var_os("LAPSED_DATA").is_none() {
         return Err(Failure::usage(

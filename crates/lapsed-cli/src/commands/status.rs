@@ -1,4 +1,4 @@
-//! `lapsed status`
+//! `lapsed status`: prints the state of all systems, or of one in detail.
 
 use lapsed_core::sweep::Census;
 
@@ -11,8 +11,8 @@ use lapsed_server::print::{self, Table, ago, count, line, plural, span};
 use lapsed_server::systems;
 use lapsed_server::systems::words::{KindWords, fill};
 
-/// All systems in a table, or one in detail. Exit code 1, after all that could be read, when something
-/// could not.
+/// Prints all systems as a table, or one in detail. If the state of a system could not be read, the others are
+/// printed first, and the exit code is 1.
 pub fn run(args: Status) -> Result<(), Failure> {
     let (all, chosen) = ask(&args.target, |backend| {
         let chosen = match &args.system {
@@ -71,7 +71,7 @@ fn table(all: &[SystemStatus]) -> String {
     [table.text()].into_iter().chain(errors).collect()
 }
 
-/// How many owners there are, where the kind has any.
+/// A number of owners: `-` if the kind has no owners, `?` if it could not be read.
 fn owners(status: &SystemStatus, pick: fn(&Census) -> u64) -> String {
     match &status.census {
         _ if words(status).owners.is_none() => "-".to_owned(),
@@ -161,7 +161,7 @@ fn detail(status: &SystemStatus) -> String {
     format!("{}/{}\n{}", status.kind, status.system, table.text())
 }
 
-/// In an object store nobody keeps count, and counting has its price.
+/// Whether the store counts its entries. An object store does not, because counting costs requests.
 fn is_counted(status: &SystemStatus) -> bool {
     status.census.as_ref().is_none_or(|census| !census.uncounted)
 }

@@ -1,4 +1,4 @@
-//! `lapsed sweep`
+//! `lapsed sweep`: runs one pass and prints its report.
 
 use lapsed_core::SystemId;
 use lapsed_core::receipt::Reason;
@@ -12,7 +12,7 @@ use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, count, holder, line, plural, span};
 use lapsed_server::systems::{self, words::fill};
 
-/// How many entries are shown to people.
+/// The most entries that the table shows; JSON shows all.
 const SHOWN: usize = 20;
 
 pub fn run(args: SweepArgs) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ pub fn run(args: SweepArgs) -> Result<(), Failure> {
     }
 }
 
-/// How long this system keeps what nobody is connected to.
+/// How long this system keeps a session without connections, if its kind has a grace period.
 fn grace_ms(backend: &dyn Backend, id: &SystemId) -> Result<Option<u64>, Failure> {
     if !systems::of(id.kind).words().has_grace {
         return Ok(None);
@@ -47,7 +47,7 @@ fn grace_ms(backend: &dyn Backend, id: &SystemId) -> Result<Option<u64>, Failure
     Ok(one.and_then(|status| status.grace_ms))
 }
 
-/// The list is there even when it is empty.
+/// The report as JSON; the list is present even if it is empty.
 #[derive(Serialize)]
 struct WithList<'a> {
     #[serde(flatten)]
@@ -89,7 +89,7 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &s
     text
 }
 
-/// What the dead held on to, and what stays.
+/// The line about references that dead owners held on entries which stay.
 fn released(report: &PassReport) -> String {
     let verb = if report.dry_run { "would be let go" } else { "let go" };
     let number = count(report.released);
@@ -121,7 +121,7 @@ fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
     let ended = print::moment(entry.deadline_ms);
     let since = grace_ms.map(|grace_ms| print::moment(entry.deadline_ms.saturating_sub(grace_ms)));
     match (entry.reason, since) {
-        // Where the application writes the keys itself, the heartbeat is all there is.
+        // If the application writes the keys itself, there is no incarnation, only the heartbeat.
         (Reason::OwnerDead, _) if entry.incarnation.0 == 0 => {
             "its owner has no heartbeat".to_owned()
         }
@@ -141,7 +141,7 @@ fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
     }
 }
 
-/// `again`: what leads a command to the same place.
+/// The command to run next; `again` are the options that lead it to the same daemon or store.
 fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> {
     match report.stopped {
         Stopped::Brake => Some(format!(

@@ -1,4 +1,4 @@
-//! `lapsed token`: makes tokens and hashes; knows no daemon.
+//! `lapsed token`: creates tokens and hashes, without a daemon.
 
 use std::io::{IsTerminal, Read};
 
@@ -14,10 +14,10 @@ use lapsed_server::config::units::parse_span;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line};
 
-/// What a token begins with, so that whoever finds one in the wrong place knows what it is.
+/// The prefix of every token, so that a leaked token can be recognized.
 const PREFIX: &str = "lapsed_";
 
-/// Makes one, or hashes one.
+/// Creates a token, or hashes one from stdin.
 pub fn run(args: TokenCommand) -> Result<(), Failure> {
     match args {
         TokenCommand::New(args) => new(args),
@@ -53,7 +53,7 @@ fn end_of(span: &str) -> Result<u64, Failure> {
     Ok(SystemClock::new().wall_ms().saturating_add(span.as_millis() as u64))
 }
 
-/// As the configuration writes it.
+/// The section of the configuration file for this token.
 fn section(name: &str, hash: &str, scopes: Scopes, expires_ms: Option<u64>) -> String {
     let scopes: Vec<String> =
         scopes.list().into_iter().map(|scope| format!("{:?}", scope.as_str())).collect();
@@ -67,7 +67,7 @@ fn section(name: &str, hash: &str, scopes: Scopes, expires_ms: Option<u64>) -> S
     text
 }
 
-/// 256 bits of chance, in letters that need no quoting anywhere.
+/// A token with 256 random bits, in characters that need no quoting in shells or URLs.
 fn make() -> Result<String, Failure> {
     let mut bytes = [0_u8; 32];
     let filled = SystemRandom::new().fill(&mut bytes);

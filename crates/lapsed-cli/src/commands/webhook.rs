@@ -1,4 +1,4 @@
-//! `lapsed webhook`: asks the daemon, which delivers.
+//! `lapsed webhook`: asks the daemon, which delivers the events.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, line, moment};
 
-/// Lists, puts back, deletes or tries.
+/// Runs one of the subcommands.
 pub fn run(args: WebhookCommand) -> Result<(), Failure> {
     match args {
         WebhookCommand::List(args) => list(&args),
@@ -88,7 +88,7 @@ fn test(args: &TestWebhook) -> Result<(), Failure> {
     line(&format!("{} took the delivery {}.", args.name, text(&answer["delivery"])))
 }
 
-/// A value as one reads it.
+/// A JSON value for people: strings without quotes.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -1,5 +1,5 @@
-//! How the model looks: a function of it and of the size. Any size is drawn; what does not fit is left
-//! out from the right, and on a very low terminal from the bottom.
+//! Draws the model at any size of the terminal. Columns that do not fit are left out from the right, and on a very
+//! low terminal rows from the bottom.
 
 mod front;
 mod table;
@@ -13,7 +13,7 @@ use ratatui::widgets::{Block, Borders, Paragraph};
 use super::model::{TopModel, TopView};
 use lapsed_server::print::{moment, span};
 
-/// Colours, or only what a terminal without them has.
+/// The styles, with colours or for NO_COLOR without them.
 #[derive(Clone, Copy)]
 struct Theme {
     colours: bool,
@@ -92,7 +92,7 @@ fn receipts(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
 
 fn receipt_line(receipt: &lapsed_core::receipt::Receipt, theme: Theme) -> Line<'static> {
     let when = moment(receipt.at_ms);
-    // The time of day: the date would take the place of the key.
+    // Only the time of day: the date would take the room of the key.
     let when = when.get(11..19).unwrap_or(&when).to_owned();
     Line::from(vec![
         Span::styled(format!("{when}  "), theme.faint()),

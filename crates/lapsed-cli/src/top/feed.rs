@@ -1,5 +1,5 @@
-//! What `top` hears: a thread that asks how everything stands, one that follows the receipts, one that
-//! carries out what was ordered. Each ends when nobody listens any more.
+//! The threads of `lapsed top` that talk to the daemon: one polls the status, one follows the receipts, one
+//! carries out requests. Each ends when the receiver of its messages is dropped.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,18 +11,18 @@ use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::Explanation;
 use serde::Deserialize;
 
-use crate::backend::{Backend, Followed, JobListing, RemoteBackend};
+use crate::backend::{Backend, Followed, ReceiptListing, RemoteBackend};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::BrakeOrder;
 use lapsed_server::node::shapes::{BrakeStatus, SystemStatus};
 
-/// How often everything is asked for.
+/// The time between two status requests.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How many receipts of before are shown at first.
+/// How many earlier receipts are read at the start.
 const BEFORE: usize = 200;
 
-/// What a system did lately, as far as it is shown here.
+/// The recent history of a system; only the members that are shown.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct HistoryView {
@@ -34,7 +34,7 @@ pub struct HistoryView {
     pub passes: Vec<PassReport>,
 }
 
-/// What was reclaimed in one slice of time.
+/// The reclaims in one slice of time.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SampleView {
@@ -42,7 +42,7 @@ pub struct SampleView {
     pub reclaimed: u64,
 }
 
-/// How a store is.
+/// The health of a store.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Health {
@@ -71,9 +71,9 @@ struct Stores {
 pub enum News {
     Status(Vec<SystemStatus>),
     Lately(Vec<HistoryView>, Vec<Health>),
-    /// The daemon does not answer, or says no.
+    /// The daemon does not answer, or refuses the request.
     Away(String),
-    /// Receipts of before, newest first.
+    /// Earlier receipts, newest first.
     Before(Vec<Receipt>),
     Receipt(Box<Receipt>),
     Explained(String, Result<Explanation, String>),
@@ -81,7 +81,7 @@ pub enum News {
     Braked(Result<BrakeStatus, String>),
 }
 
-/// What is to be done.
+/// A request of the user to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeedRequest {
     Explain(SystemId, String),
@@ -106,12 +106,12 @@ impl Feed {
     }
 
     pub fn ask(&self, order: FeedRequest) {
-        // Whoever carries out ends only with the program.
+        // Sending cannot fail: the receiving thread ends only with the program.
         let _ = self.orders.send(order);
     }
 }
 
-/// By this machine's clock.
+/// Milliseconds since the Unix epoch, by this machine's clock.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
@@ -125,7 +125,7 @@ fn look(remote: &RemoteBackend, tell: &Sender<News>) {
         if tell.send(news).is_err() {
             return;
         }
-        // An older daemon has neither: then there is less to show.
+        // An older daemon reports neither history nor health: then less is shown.
         let histories = remote.read::<Histories>("/v1/history").unwrap_or_default();
         let stores = remote.read::<Stores>("/v1/stores").unwrap_or_default();
         if tell.send(News::Lately(histories.systems, stores.stores)).is_err() {
@@ -135,14 +135,14 @@ fn look(remote: &RemoteBackend, tell: &Sender<News>) {
     }
 }
 
-/// From the moment on at which the stream begins nothing is missed, and what was before is listed then.
-/// When the stream has given up it begins anew, and the list closes the gap.
+/// Follows the receipts. Earlier receipts are listed after the stream has begun, so that none is missed. When the
+/// stream gives up, it begins anew, and the list fills the gap.
 fn follow(remote: &RemoteBackend, tell: &Sender<News>) {
     loop {
         let ended = remote.follow(None, &mut |followed| {
             let news = match followed {
                 Followed::Begun => {
-                    let listing = JobListing { limit: BEFORE, ..JobListing::default() };
+                    let listing = ReceiptListing { limit: BEFORE, ..ReceiptListing::default() };
                     News::Before(remote.receipts(&listing)?.receipts)
                 }
                 Followed::Receipt(receipt) => News::Receipt(receipt),

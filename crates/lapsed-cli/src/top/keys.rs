@@ -1,5 +1,5 @@
-//! What a key means: decided from the model alone. What changes something is asked about first, and a
-//! real pass is offered only in front of a dry run of the same system.
+//! What each key does, decided from the model alone. Actions that change something must be confirmed, and a real
+//! pass is offered only while a dry run of the same system is shown.
 
 use lapsed_core::SystemId;
 use lapsed_core::sweep::PassMode;
@@ -9,7 +9,7 @@ use super::feed::FeedRequest;
 use super::model::{TopModel, TopView, Typing, is_dry_run_of};
 use lapsed_server::node::BrakeOrder;
 
-/// What is to be done about a key.
+/// What the main loop must do after a key.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyAction {
     Nothing,
@@ -29,7 +29,7 @@ const HELP: &[&str] = &[
     "q, Ctrl-C         quit",
 ];
 
-/// Changes what is looked at; what else is meant.
+/// Changes the view; returns what the main loop must do.
 pub fn press(model: &mut TopModel, key: KeyEvent) -> KeyAction {
     if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
         return KeyAction::Quit;
@@ -67,7 +67,7 @@ fn plain(model: &mut TopModel, code: KeyCode) -> KeyAction {
     KeyAction::Nothing
 }
 
-/// What is done to the system that is selected.
+/// Handles a letter that acts on the selected system.
 fn order(model: &mut TopModel, letter: char) -> KeyAction {
     let Some(id) = model.id() else { return KeyAction::Nothing };
     let brake = |order, what: &str| TopView::Confirm {
@@ -135,7 +135,7 @@ fn entered(model: &mut TopModel, what: Typing, text: String) -> KeyAction {
     KeyAction::Nothing
 }
 
-/// Only `y` does it; anything else leaves everything as it is.
+/// Carries out the confirmed action on `y`; any other key cancels it.
 fn confirmed(
     model: &mut TopModel,
     question: String,

@@ -1,4 +1,4 @@
-//! What is known and what is being looked at. Changes only by what was heard and by keys.
+//! The state of `lapsed top`: the data of the daemon and the view. It changes only by news and by keys.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -13,27 +13,27 @@ use lapsed_server::print::{count, plural, span};
 /// How many receipts are kept to scroll and filter through.
 const KEPT: usize = 1_000;
 
-/// What is in front.
+/// The view that has the focus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopView {
-    /// The table and the receipts.
+    /// The table of systems and the receipts.
     Main,
     /// One system: its passes, its store, its brake.
     Details,
     /// A text, scrolled to that line: an explanation, the list of a pass, the help.
     Text { title: String, lines: Vec<String>, top: usize },
-    /// Something is being typed.
+    /// An input line with the text typed so far.
     Typing { what: Typing, text: String },
-    /// Something that changes things is about to be done.
+    /// A question that must be confirmed before `order` is carried out.
     Confirm { question: String, order: FeedRequest },
 }
 
-/// What is being typed.
+/// What an input line is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Typing {
-    /// A key to explain.
+    /// The key that is to be explained.
     Key,
-    /// What receipts must contain.
+    /// The text that receipts must contain.
     Filter,
 }
 
@@ -49,9 +49,9 @@ pub struct TopModel {
     pub selected: usize,
     pub view: TopView,
     pub filter: String,
-    /// Why the daemon does not answer, if so.
+    /// Why the daemon does not answer; none if it does.
     pub away: Option<String>,
-    /// What came of the last order.
+    /// The result of the last request.
     pub message: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl TopModel {
         }
     }
 
-    /// Takes in what was heard.
+    /// Updates the state from a message of the feed.
     pub fn hear(&mut self, news: News, now_ms: u64) {
         self.now_ms = now_ms;
         match news {
@@ -114,13 +114,13 @@ impl TopModel {
         }
     }
 
-    /// Puts a text in front.
+    /// Shows a text over the receipts.
     pub fn show(&mut self, title: &str, lines: Vec<String>) {
         self.message = None;
         self.view = TopView::Text { title: title.to_owned(), lines, top: 0 };
     }
 
-    /// The system that is selected.
+    /// The selected system; none if there are no systems.
     pub fn system(&self) -> Option<&SystemStatus> {
         self.systems.get(self.selected)
     }
@@ -131,17 +131,17 @@ impl TopModel {
         SystemId::new(*kind, &status.system).ok()
     }
 
-    /// What it did lately.
+    /// The recent history of a system, if the daemon reports it.
     pub fn history(&self, status: &SystemStatus) -> Option<&HistoryView> {
         self.histories.iter().find(|h| h.kind == status.kind && h.system == status.system)
     }
 
-    /// How its store is.
+    /// The health of the store of a system, if the daemon reports it.
     pub fn store(&self, status: &SystemStatus) -> Option<&Health> {
         self.stores.iter().find(|store| store.name == status.store_name)
     }
 
-    /// The receipts that the filter lets through.
+    /// The receipts that match the filter.
     pub fn shown(&self) -> impl Iterator<Item = &Receipt> {
         let wanted = self.filter.to_lowercase();
         self.receipts.iter().filter(move |receipt| wanted.is_empty() || matches(receipt, &wanted))
@@ -163,7 +163,7 @@ fn explained(told: &Explanation) -> Vec<String> {
     std::iter::once(format!("{}: {}", told.key, told.verdict)).chain(because).collect()
 }
 
-/// The account of a pass, and what it lists. After a dry run, what to press next.
+/// The report of a pass with its entries; after a dry run also the key for a real pass.
 fn passed(report: &lapsed_core::sweep::PassReport) -> Vec<String> {
     let did = if report.dry_run { "would be reclaimed" } else { "reclaimed" };
     let mut lines = vec![format!(
@@ -187,7 +187,7 @@ fn passed(report: &lapsed_core::sweep::PassReport) -> Vec<String> {
     lines
 }
 
-/// Whether what is in front is the dry run of that system: only then may a real pass follow.
+/// Whether the view shows a dry run of `system`: only then may a real pass follow.
 pub fn is_dry_run_of(view: &TopView, system: &SystemId) -> bool {
     matches!(view, TopView::Text { title, .. } if *title == format!("dry run: {system}"))
 }

@@ -1,4 +1,4 @@
-//! The picture at several sizes, and what keys mean, without a terminal or a daemon.
+//! Tests of the screen at several sizes and of the keys, without a terminal or a daemon.
 
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Kind, SystemId};

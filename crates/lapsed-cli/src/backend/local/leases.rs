@@ -1,4 +1,4 @@
-//! Leases straight on the store.
+//! The lease operations, carried out on the store itself.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Leases of a daemon.
+//! The lease operations, carried out by a daemon over HTTP.
 
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,11 @@ use lapsed_server::systems::leases::routes::{
     AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody,
 };
 
-/// The longest that a daemon lets anybody wait at a time.
+/// The longest wait that a daemon allows in one request.
 const PIECE: Duration = Duration::from_secs(60);
 
 impl RemoteBackend {
-    /// A POST whose answer may be that somebody else holds it.
+    /// Sends a POST; the inner error is the problem of a 409, for example that another owner holds the lease.
     fn try_post(
         &self,
         path: &str,
@@ -56,7 +56,7 @@ impl RemoteBackend {
         }
     }
 
-    /// What is there, or nothing.
+    /// Sends a GET; none if the daemon answers 404.
     fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
         let answer = self.look(path)?;
         match answer.status().as_u16() {
@@ -71,7 +71,7 @@ fn senseless(error: &serde_json::Error) -> Failure {
     Failure::failed(format!("the daemon's answer makes no sense: {error}"))
 }
 
-/// Whose it is, as the problem says.
+/// The present grant of the lease, as the problem of a 409 describes it.
 fn holder(problem: &Value) -> Result<Grant, Failure> {
     let grant = json!({
         "namespace": problem["namespace"],
@@ -86,7 +86,7 @@ fn holder(problem: &Value) -> Result<Grant, Failure> {
 }
 
 impl LeaseBackend for RemoteBackend {
-    /// A longer wait than the daemon allows is made of several.
+    /// A wait that is longer than the daemon allows is split into several requests.
     fn acquire(
         &self,
         of: &SystemId,

@@ -1,4 +1,4 @@
-//! Keeps a lease while a command runs: renews it, and knows when it may no longer be believed.
+//! Renews a lease while a command runs, and knows until when this process can rely on holding it.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -12,13 +12,13 @@ use lapsed_core::owner::trust::{Sent, TrustedDeadline};
 use super::run::ChildEvent;
 use crate::backend::Backend;
 
-/// A share of the interval by which renewals stray, so that many do not come at once.
+/// The random share of the interval by which renewals vary, so that many processes do not renew at once.
 const JITTER: f64 = 0.1;
 
-/// What one renewal may take at least, however short the lease.
+/// The shortest time limit of a renewal, even for a very short lease.
 const LIMIT_MIN: Duration = Duration::from_millis(500);
 
-/// One lease being kept.
+/// A lease that is being renewed.
 pub struct Keeper<'k> {
     pub backend: &'k dyn Backend,
     pub clock: &'k dyn Clock,
@@ -29,7 +29,7 @@ pub struct Keeper<'k> {
 }
 
 impl Keeper<'_> {
-    /// How much longer it may be believed.
+    /// How long this process can still rely on holding the lease without another renewal.
     pub fn trusted_for(&self) -> Duration {
         self.trust().left(self.clock)
     }
@@ -38,8 +38,8 @@ impl Keeper<'_> {
         self.trust.lock().expect("no holder of this lock panics")
     }
 
-    /// Renews until told to stop or told that it is lost. That nobody answers is for others to see:
-    /// they look at the trust.
+    /// Renews the lease until `stop` is closed or the lease is lost; the loss is sent to `tell`. Unanswered
+    /// renewals are not reported: they show in `trusted_for`.
     pub fn renew(&self, stop: &Receiver<()>, tell: &Sender<ChildEvent>) {
         let every = self.ttl / 3;
         let mut wait = jittered(self.clock, every, JITTER);

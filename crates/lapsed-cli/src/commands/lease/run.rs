@@ -1,8 +1,8 @@
 //! `lapsed lease run`: a command that runs only while its lease is held.
 //!
-//! The command never outlives the lease: when renewals go unanswered it is told to end so early that
-//! it is gone before the lease may be somebody else's, and when this process is killed the kernel
-//! kills it. What it started itself is reached as long as it stays in the command's process group.
+//! The command never outlives the lease. When renewals are not answered, the command gets SIGTERM so early that
+//! it has ended before another owner can acquire the lease; when this process is killed, the kernel kills the
+//! command. Processes that the command starts get the same signals while they stay in its process group.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -27,23 +27,23 @@ use crate::backend::{self, Backend};
 use crate::cli::lease::{LeaseChild, Run};
 use lapsed_server::failure::Failure;
 
-/// How often to look up even when nothing is heard: a host that slept tells nobody.
+/// The longest time between two checks of the deadline: no event reports that the host was suspended.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How long letting go may take.
+/// The time limit for releasing the lease.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// What is passed on to the command.
+/// The signals that are forwarded to the command.
 const PASSED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
-/// What happens while it runs.
+/// What can happen while the command runs.
 pub enum ChildEvent {
-    /// A child may have ended.
+    /// SIGCHLD arrived: the command may have ended.
     Child,
-    /// Somebody sent this process a signal.
+    /// This process received a signal that it forwards.
     Signal(Signal),
-    /// The store says that the lease is lost, and why.
+    /// The store answered that the lease is lost, for this reason.
     Lost(String),
 }
 
@@ -57,7 +57,7 @@ pub fn run(args: &Run) -> Result<(), Failure> {
         request: Some(request()?),
     };
     let wait = wait(args.wait.as_deref())?;
-    let backend = backend::open(&args.target).map_err(not_got)?;
+    let backend = backend::open(&args.target).map_err(not_acquired)?;
     let held = hold(&*backend, args, &wanted, wait);
     let ended = held.and_then(|held| held.run(&*backend, args, grace));
     let closed = backend.close();
@@ -69,8 +69,8 @@ pub fn run(args: &Run) -> Result<(), Failure> {
     }
 }
 
-/// Whatever went wrong, the lease is not there and the command was not started.
-fn not_got(failure: Failure) -> Failure {
+/// A failure before the command was started, with the exit code for a lease that was not acquired.
+fn not_acquired(failure: Failure) -> Failure {
     match failure {
         Failure::Failed(what) => Failure::Told(HELD, format!("the lease was not acquired: {what}")),
         other => other,
@@ -84,21 +84,22 @@ struct Held {
     clock: SystemClock,
 }
 
-/// Trust counts from when it was asked for the last time: what was granted later lasts longer.
+/// Acquires the lease. The deadline is counted from the moment when the last request was sent, because the grant
+/// happened later and so lasts at least as long.
 fn hold(
     backend: &dyn Backend,
     args: &Run,
     wanted: &LeaseRequest,
     wait: Duration,
 ) -> Result<Held, Failure> {
-    let system = of_leases(backend, args.key.system.as_deref()).map_err(not_got)?;
+    let system = of_leases(backend, args.key.system.as_deref()).map_err(not_acquired)?;
     let clock = SystemClock::new();
     let mut sent = Sent::now(&clock);
-    let mut acquired = backend.acquire(&system, wanted, wait).map_err(not_got)?;
+    let mut acquired = backend.acquire(&system, wanted, wait).map_err(not_acquired)?;
     if !wait.is_zero() && matches!(acquired, Acquired::Granted(_)) {
-        // It may have waited for long: the same request again says what is left of it.
+        // The first request may have waited for long; the same request again returns the remaining time.
         sent = Sent::now(&clock);
-        acquired = backend.acquire(&system, wanted, Duration::ZERO).map_err(not_got)?;
+        acquired = backend.acquire(&system, wanted, Duration::ZERO).map_err(not_acquired)?;
     }
     match acquired {
         Acquired::Granted(grant) => Ok(Held { system, grant, sent, clock }),
@@ -107,7 +108,7 @@ fn hold(
 }
 
 impl Held {
-    /// The command's exit code, or the one that says that the lease was lost.
+    /// Runs the command and releases the lease; the exit code of the command, or that of a lost lease.
     fn run(self, backend: &dyn Backend, args: &Run, grace: Duration) -> Result<u8, Failure> {
         let ticket = self.grant.ticket();
         let ttl = Duration::from_millis(self.grant.ttl_ms);
@@ -126,16 +127,16 @@ impl Held {
         let code = std::thread::scope(|scope| {
             let keeper = &keeper;
             scope.spawn(move || keeper.renew(&stopped, &tell));
-            // This very thread starts it: to the kernel it is the parent.
-            let code = self
-                .start(args)
-                .and_then(|child| Ward { child, keeper, grace, ending: None }.watch(&events));
+            // This thread must start the command: the kernel ties the death signal to the thread that forks.
+            let code = self.start(args).and_then(|child| {
+                RunningCommand { child, keeper, grace, ending: None }.watch(&events)
+            });
             drop(stop);
             code
         });
         drop(end);
         let _ = signals.join();
-        // A store that does not answer must not keep anybody waiting who has what he came for.
+        // The command is done: a store that does not answer must not delay the exit for long.
         let limit = ttl.min(RELEASE);
         match backend.release(&self.system, &ticket, limit) {
             Ok(answer) => tracing::debug!(key = %ticket.key, ?answer, "released"),
@@ -144,7 +145,7 @@ impl Held {
         code
     }
 
-    /// In a process group of its own, unless it is to read from the terminal.
+    /// Starts the command in a process group of its own, unless stdin is a terminal, which it may read.
     fn start(&self, args: &Run) -> Result<Child, Failure> {
         let Grant { namespace, key, owner, token, .. } = &self.grant;
         let mut command = Command::new("/proc/self/exe");
@@ -163,39 +164,39 @@ impl Held {
     }
 }
 
-/// The command, watched over.
-struct Ward<'k> {
+/// The running command, which is ended when its lease is lost.
+struct RunningCommand<'k> {
     child: Child,
     keeper: &'k Keeper<'k>,
     grace: Duration,
-    /// It was told to end because of the lease, and is killed then.
+    /// When the command is killed, if it already got SIGTERM because of the lease.
     ending: Option<Instant>,
 }
 
-impl Ward<'_> {
+impl RunningCommand<'_> {
     fn watch(mut self, events: &Receiver<ChildEvent>) -> Result<u8, Failure> {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(if self.ending.is_some() { LOST } else { code(status) });
             }
-            self.see_to_it();
+            self.end_if_due();
             let wait = match self.ending {
                 Some(until) => until.saturating_duration_since(Instant::now()).min(LOOK),
-                None => self.until_worried().min(LOOK),
+                None => self.time_until_end().min(LOOK),
             };
             match events.recv_timeout(wait.max(Duration::from_millis(1))) {
                 Ok(ChildEvent::Signal(signal)) => self.pass_on(signal),
                 Ok(ChildEvent::Lost(why)) => self.end(&why, self.grace),
                 Ok(ChildEvent::Child) | Err(RecvTimeoutError::Timeout) => {}
-                // Whoever renews and listens has gone: only the command's end is left to see.
+                // The threads that renew and receive signals have ended: only wait for the command.
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
             }
         }
     }
 
-    /// How long renewals may still go unanswered before the command is told to end: it must be gone
-    /// when trust is.
-    fn until_worried(&self) -> Duration {
+    /// How long renewals may still be unanswered before the command gets SIGTERM, so that it has ended when this
+    /// process can no longer rely on the lease.
+    fn time_until_end(&self) -> Duration {
         self.keeper.trusted_for().saturating_sub(self.last_grace())
     }
 
@@ -203,11 +204,11 @@ impl Ward<'_> {
         self.grace.min(self.keeper.ttl / 3)
     }
 
-    fn see_to_it(&mut self) {
+    fn end_if_due(&mut self) {
         match self.ending {
             Some(until) if Instant::now() >= until => self.send(Signal::KILL),
             Some(_) => {}
-            None if self.until_worried().is_zero() => {
+            None if self.time_until_end().is_zero() => {
                 let left = self.keeper.trusted_for().min(self.last_grace());
                 self.end("no renewal was answered for too long", left);
             }
@@ -230,10 +231,10 @@ impl Ward<'_> {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// To the command and what it started.
+    /// Sends a signal to the command's process group.
     fn send(&self, signal: Signal) {
         let Some(pid) = self.pid() else { return };
-        // A child that is just being started has no group yet.
+        // A child that has just been started may not have its group yet.
         if std::io::stdin().is_terminal()
             || rustix::process::kill_process_group(pid, signal).is_err()
         {
@@ -241,7 +242,7 @@ impl Ward<'_> {
         }
     }
 
-    /// To the command alone, as if it had been sent there. What a terminal sends, it has sent there.
+    /// Forwards a signal to the command alone. A terminal has already sent its SIGINT and SIGQUIT to the command.
     fn pass_on(&self, signal: Signal) {
         let by_terminal = signal == Signal::INT || signal == Signal::QUIT;
         if by_terminal && std::io::stdin().is_terminal() {
@@ -258,7 +259,7 @@ fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
-/// Tells of signals until `ended`.
+/// Sends an event for each signal that this process receives, until `ended`.
 fn listen(
     tell: Sender<ChildEvent>,
     ended: oneshot::Receiver<()>,
@@ -288,7 +289,7 @@ fn listen(
     }))
 }
 
-/// Dies with its parent, and turns into the command.
+/// Asks the kernel to kill this process when its parent ends, and replaces it by the command.
 pub fn become_command(args: &LeaseChild) -> Result<(), Failure> {
     let told = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     told.map_err(|error| {

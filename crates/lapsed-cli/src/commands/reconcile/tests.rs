@@ -1,4 +1,4 @@
-//! The words.
+//! Tests of the sentences that `lapsed reconcile` prints.
 
 use super::*;
 use lapsed_core::Kind;

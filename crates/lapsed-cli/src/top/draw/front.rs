@@ -1,4 +1,4 @@
-//! What stands in front of the receipts: one system in detail, a text, what is typed or asked.
+//! Draws the views that cover the receipts: one system in detail, a text, an input line or a question.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -70,7 +70,7 @@ fn about(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     lines
 }
 
-/// The last passes, newest first; of an older daemon only the last.
+/// The last passes, newest first. An older daemon reports only the last one.
 fn passes(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     let known = model.history(status).map(|history| history.passes.as_slice()).unwrap_or_default();
     let last = status.last_pass.as_slice();
@@ -91,7 +91,7 @@ fn passes(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     lines
 }
 
-/// What is typed, asked or told; else the keys.
+/// Draws the last line: the input, the question or the message; otherwise the list of keys.
 pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let line = match &model.view {
         TopView::Typing { what, text } => {

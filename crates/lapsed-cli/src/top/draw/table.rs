@@ -1,4 +1,4 @@
-//! The table of systems: one a row, the selected one marked, columns as many as fit.
+//! Draws the table of systems: one row for each, the selected one marked, with as many columns as fit.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -11,14 +11,14 @@ use super::{BOLD, Theme};
 use lapsed_server::node::shapes::SystemStatus;
 use lapsed_server::print::{count, span};
 
-/// A column: its heading, its width, what is in it, and how it looks there.
+/// A column: its heading, its width, its text and its style.
 struct Column {
     heading: &'static str,
     width: u16,
     text: fn(&TopModel, &SystemStatus) -> String,
 }
 
-/// The most important first: those that do not fit are left out from the end.
+/// The columns, most important first: those that do not fit are left out from the end.
 const COLUMNS: &[Column] = &[
     Column { heading: "SYSTEM", width: 22, text: |_, s| format!("{}/{}", s.kind, s.system) },
     Column { heading: "ENTRIES", width: 8, text: |_, s| census(s, |c| c.population) },
@@ -50,7 +50,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     frame.render_widget(Table::new(rows, widths).header(headings).block(block), area);
 }
 
-/// As many columns as there is room for, with a space between; the first in any case.
+/// The columns that fit into `width` with a space between them, but at least the first.
 fn fitting(width: u16) -> Vec<&'static Column> {
     let mut taken = 0;
     let fits = COLUMNS.iter().take_while(|column| {
@@ -83,7 +83,7 @@ fn lag(status: &SystemStatus) -> String {
     lag.map_or("-".to_owned(), |lag| format!("{}/{}", span(lag.p50_ms), span(lag.p99_ms)))
 }
 
-/// How long ago, by the clock of whoever looks, and why it stopped.
+/// The age of the last pass by this machine's clock, and why the pass stopped.
 fn last_pass(model: &TopModel, status: &SystemStatus) -> String {
     let Some(pass) = &status.last_pass else { return "-".to_owned() };
     let ago = model.now_ms.saturating_sub(pass.started_ms);
@@ -115,7 +115,7 @@ pub fn leads(status: &SystemStatus) -> &'static str {
     }
 }
 
-/// A bar for each slice of time, the newest at the right; nothing where nothing is known.
+/// A bar for each slice of time, the newest at the right; empty without a history.
 pub fn reclaims(history: Option<&HistoryView>, width: usize) -> String {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let Some(history) = history.filter(|history| history.slice_ms > 0) else {
