@@ -32,35 +32,35 @@ pub use spec::{AvailabilitySpec, InflightSpec, LeasesSpec, RegistrySpec, Session
 pub use spec::{RedisInflight, RedisRegistry, RedisSessionsKeys};
 pub use store::{ChangeSources, OpenAvailability, OpenStore};
 
-/// On a store that others use, too, the share of the time that a pass may keep it busy.
+/// The share of the time that a pass may keep a store busy which others also use.
 pub const SHARED_STORE_SHARE: f64 = 0.75;
 
-/// What a pass over leases on an object store may cost: requests for each of its entries, where
-/// three are usual, and some for listing.
+/// The limit of requests for each entry in a pass over leases on an object store: three are usual, and listing
+/// needs some more.
 const REQUESTS_PER_OP: u64 = 10;
 const REQUESTS_MIN: u64 = 1_000;
 
-/// What a system is assembled from, besides its store and what is particular to its kind.
+/// The parts of a system, besides its store and the settings of its kind.
 pub struct Assembly {
     pub policy: Policy,
     pub brake: Arc<Brake>,
     pub activity: Arc<Activity>,
     pub clock: Arc<dyn Clock>,
     pub observer: Arc<dyn Observer>,
-    /// Unique among all processes.
+    /// The name of this process, unique among all processes.
     pub process: String,
     pub retention: Retention,
 }
 
-/// An assembled system of availability.
+/// An assembled system of availability, with the sources of changes.
 pub struct AssembledAvailability {
     pub system: Arc<Availability>,
-    /// Who reports changes that others made; none where nobody else can change anything.
+    /// The sources that report changes by other processes; none if no other process can change anything.
     pub changes: Option<ChangeSources>,
 }
 
 impl Assembly {
-    /// `threshold` is how long silence must last before it means death.
+    /// An owner is dead after `threshold` without a heartbeat.
     pub fn new(policy: Policy, brake: BrakePolicy, threshold: Duration) -> Assembly {
         let clock = SystemClock::shared();
         Assembly {
@@ -157,7 +157,7 @@ impl Assembly {
         Ok(Arc::new(Leases::new(parts)))
     }
 
-    /// The facts are in `store`; reads are answered by `mirror`, or from memory without one.
+    /// Assembles availability. `store` is the store of record; `mirror` answers reads, or memory if there is none.
     pub fn availability(
         &self,
         store: &OpenStore,
@@ -181,7 +181,7 @@ impl Assembly {
         Ok(AssembledAvailability { system: Availability::new(parts), changes })
     }
 
-    /// The sweeper of one system; in leader mode also its candidacy, which somebody must run.
+    /// The sweeper of one system; in leader mode also its candidate, which the caller must run.
     pub fn sweeper(
         &self,
         sweep: Arc<dyn Sweep>,
@@ -212,8 +212,8 @@ impl Assembly {
     }
 }
 
-/// How much a pass does unless the user says otherwise. A store that others use, too, is left alone
-/// between two batches for a third of the time that the first one held it.
+/// The default policy of a kind. On a store that others also use, a pass pauses after each batch for a third of
+/// the time that the batch took.
 pub fn default_policy(kind: Kind, is_embedded: bool) -> Policy {
     let share = if is_embedded { 1.0 } else { SHARED_STORE_SHARE };
     let policy = Policy { share, ..Policy::default() };
@@ -224,9 +224,8 @@ pub fn default_policy(kind: Kind, is_embedded: bool) -> Policy {
     }
 }
 
-/// The bounds of the original everywhere; what spares a server that throttles, only where there is
-/// one. There every entry of a batch is a few requests of its own, and a batch is logged by two
-/// more: so a batch is small, may take long, and holds up nobody.
+/// The default policy of leases. On an object store every entry of a batch takes a few requests, and the log of a
+/// batch two more, while the server may throttle: so batches are small there and may take long.
 fn leases_policy(is_embedded: bool) -> Policy {
     let policy = Policy {
         idle_grace: Some(Duration::from_secs(5 * 60)),

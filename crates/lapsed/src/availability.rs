@@ -12,13 +12,13 @@ use crate::assembly::AvailabilitySpec;
 use crate::common::{Running, Settings, common_operations, common_settings};
 use crate::open::Lapsed;
 
-/// How often heartbeats are written from the mirror to the truth.
+/// How often heartbeats are copied from the mirror to the store of record.
 const BEATS_EVERY: Duration = Duration::from_secs(60);
 
 /// The most providers that one read asks for.
 const PAGE: usize = 1_000;
 
-/// Availability to be started.
+/// A builder for a system of availability.
 #[must_use]
 pub struct AvailabilityBuilder {
     settings: Settings,
@@ -39,7 +39,7 @@ impl AvailabilityBuilder {
 
     common_settings!();
 
-    /// Starts it: fills the mirror; from now on passes run, unless the schedule is manual.
+    /// Starts the system: fills the mirror; from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when the name is wrong,
@@ -67,7 +67,7 @@ impl AvailabilityBuilder {
     }
 }
 
-/// Started availability; it is swept until the last clone is dropped.
+/// A started system of availability; it is swept until the last clone is dropped.
 #[derive(Clone)]
 pub struct AvailabilitySystem {
     availability: Arc<Availability>,
@@ -75,7 +75,7 @@ pub struct AvailabilitySystem {
 }
 
 impl AvailabilitySystem {
-    /// Makes the provider `id`, unless there is one.
+    /// Adds the provider `id`, unless it exists.
     pub async fn add(&self, id: &str) -> Result<()> {
         let profile = ProviderProfile { id: Name::new(id)?, display_name: None };
         self.availability.put_provider(&profile).await.map(drop)
@@ -91,7 +91,7 @@ impl AvailabilitySystem {
         Ok(self.availability.set_offline(&Name::new(id)?).await?.is_some())
     }
 
-    /// A heartbeat of `id`. `false`: it is not online (any more), and nothing was noted.
+    /// Records a heartbeat of `id`. `false`: the provider is not online, and nothing was recorded.
     pub async fn heartbeat(&self, id: &str) -> Result<bool> {
         let beats = self.availability.heartbeat(&[Name::new(id)?]).await?.answer;
         Ok(beats.first() == Some(&ProviderBeat::Noted))

@@ -1,4 +1,4 @@
-//! What the five systems have in common: settings of a builder, and a system that runs.
+//! What the five systems have in common: the settings of a builder, and the background tasks of a system.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::open::Lapsed;
 /// The most entries that the report of one pass names.
 const LISTED_MAX: usize = 100;
 
-/// When passes run.
+/// When the passes of a system run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SweepSchedule {
@@ -31,7 +31,7 @@ pub enum SweepSchedule {
     Every(Duration),
 }
 
-/// What a builder has been told so far; the defaults are those of the configuration file.
+/// The settings of a builder; the defaults are those of the configuration file.
 pub(crate) struct Settings {
     pub lapsed: Lapsed,
     pub kind: Kind,
@@ -76,7 +76,7 @@ impl Settings {
         SystemId::new(self.kind, &self.name)
     }
 
-    /// What the system is assembled from, once its silence is known.
+    /// The parts that a system is assembled from. An owner is dead after `threshold` without a heartbeat.
     pub fn assembly(&self, threshold: Duration) -> Result<Assembly> {
         if self.policy.every.is_zero() {
             return Err(Error::Invalid("the interval between two passes must be above 0".into()));
@@ -90,7 +90,7 @@ impl Settings {
             .observer(self.observer.clone()))
     }
 
-    /// Begins to sweep, unless the caller does.
+    /// Starts the passes in the background, unless the schedule is manual.
     pub fn run(
         &self,
         assembly: &Assembly,
@@ -111,7 +111,7 @@ impl Settings {
     }
 }
 
-/// A started system: what it is made of, and what runs for it in the background.
+/// A started system with its background tasks.
 pub(crate) struct Running {
     pub system: Arc<dyn System>,
     store: Arc<dyn Store>,
@@ -133,7 +133,7 @@ impl Running {
         Running { system, store, sweeper, clock, signal, stop, tasks: Mutex::default() }
     }
 
-    /// Runs `task` until it ends, which it must do once the signal says so.
+    /// Runs `task` in the background; it must end after the stop signal.
     pub fn spawn(&self, task: BoxFuture<'static, ()>) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.push(tokio::spawn(task));
@@ -160,12 +160,12 @@ impl Running {
         self.system.restore(receipt.id.seq).await
     }
 
-    /// Tells everything in the background to stop, and waits for it.
+    /// Stops all background tasks, and waits until they have ended.
     pub async fn stop(&self) {
         self.stop.stop();
         let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
-            // A task that panicked has ended, too.
+            // A task that panicked has also ended.
             let _ = task.await;
         }
     }
@@ -191,7 +191,7 @@ macro_rules! common_settings {
             self
         }
 
-        /// Is shown what happens, for metrics and logs.
+        /// The observer that is called with every event, for metrics and logs.
         pub fn observer(mut self, observer: std::sync::Arc<dyn crate::Observer>) -> Self {
             self.settings.observe(observer);
             self
@@ -240,7 +240,7 @@ macro_rules! common_operations {
             self.running.receipts(limit).await
         }
 
-        /// Puts back what `receipt` removed, if its place is still free.
+        /// Restores the entry that `receipt` records as removed, if nobody else holds its key by now.
         pub async fn restore(&self, receipt: &crate::Receipt) -> crate::Result<crate::Restored> {
             self.running.restore(receipt).await
         }
@@ -266,7 +266,7 @@ macro_rules! member_operations {
             self.owner.incarnation().0
         }
 
-        /// Whether this process may still believe that it holds what it holds.
+        /// Whether this process can still rely on holding its entries.
         pub fn is_live(&self) -> bool {
             self.owner.is_live()
         }

@@ -17,7 +17,7 @@ use crate::assembly::InflightSpec;
 use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
 use crate::{JobResult, OnDeath, QueueEnd};
 
-/// Jobs in flight, to be started.
+/// A builder for a system of jobs in flight.
 #[must_use]
 pub struct InflightBuilder {
     settings: Settings,
@@ -37,7 +37,7 @@ impl InflightBuilder {
         self
     }
 
-    /// What becomes of the jobs of a dead worker; by default they go to the front of their queue.
+    /// Where the jobs of a dead worker go; by default to the front of their queue.
     pub fn on_death(mut self, on_death: OnDeath) -> Self {
         self.recovery.on_death = on_death;
         self
@@ -51,7 +51,7 @@ impl InflightBuilder {
 
     common_settings!();
 
-    /// Starts them: from now on passes run, unless the schedule is manual.
+    /// Starts the system: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`] when a name or a duration is wrong, [`Error::Unsupported`] when the store
@@ -69,7 +69,7 @@ impl InflightBuilder {
     }
 }
 
-/// Started jobs in flight; they are swept until the last clone is dropped.
+/// A started system of jobs in flight; it is swept until the last clone is dropped.
 #[derive(Clone)]
 pub struct InflightSystem {
     inflight: Arc<Inflight>,
@@ -79,7 +79,7 @@ pub struct InflightSystem {
 }
 
 impl InflightSystem {
-    /// Puts a job on `queue` under an id of its own, and answers that id.
+    /// Puts a job on `queue` under a new unique id, and returns that id.
     ///
     /// # Errors
     /// After [`Error::Unavailable`] the job may be on its queue; use
@@ -91,7 +91,7 @@ impl InflightSystem {
         Ok(id)
     }
 
-    /// Puts the job `id` on `queue`, unless there is a job of that id; whether there was none.
+    /// Puts the job `id` on `queue`; false if a job with this id exists already, and nothing changed.
     pub async fn enqueue_as(&self, id: &str, queue: &str, payload: &str) -> Result<bool> {
         let job = NewJob::new(Name::new(id)?, Name::new(queue)?, payload);
         let answer = self.inflight.enqueue(&[job]).await?;
@@ -123,7 +123,7 @@ impl InflightSystem {
     /// that is under way and starts a new incarnation.
     ///
     /// # Errors
-    /// Whatever the store refuses for good. A store that is away is waited for.
+    /// Errors that a retry cannot help. A store that is unavailable is waited for.
     pub async fn worker<D, E, F>(
         &self,
         worker: &str,
@@ -163,7 +163,7 @@ impl InflightMember {
         self.take_within(queue, Duration::ZERO).await
     }
 
-    /// The same; while the queue is empty, waits for up to `wait`.
+    /// Like [`take`](Self::take), but waits up to `wait` while the queue is empty.
     pub async fn take_within(&self, queue: &str, wait: Duration) -> Result<Option<HeldJob>> {
         let queue = Name::new(queue)?;
         let taken = self.inflight.take(self.owner.claim(), &queue, 1, wait).await?;

@@ -13,10 +13,10 @@ use crate::assembly::LeasesSpec;
 use crate::common::{Running, Settings, common_operations, common_settings};
 use crate::{Decision, DecisionInfo, LostLease};
 
-/// How long one attempt waits before it asks again: a waiter keeps its place in line meanwhile.
+/// How long one request waits before it is repeated; the waiter keeps its place in the queue.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Leases to be started.
+/// A builder for a system of leases.
 #[must_use]
 pub struct LeasesBuilder {
     settings: Settings,
@@ -44,7 +44,7 @@ impl LeasesBuilder {
 
     common_settings!();
 
-    /// Starts them: from now on passes run, unless the schedule is manual.
+    /// Starts the system: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
@@ -60,7 +60,7 @@ impl LeasesBuilder {
     }
 }
 
-/// Started leases; they are swept until the last clone is dropped.
+/// A started system of leases; it is swept until the last clone is dropped.
 #[derive(Clone)]
 pub struct LeasesSystem {
     leases: Arc<Leases>,
@@ -69,8 +69,8 @@ pub struct LeasesSystem {
 }
 
 impl LeasesSystem {
-    /// Acquires the lease on `key` (or `NAMESPACE/KEY`) and holds it; while somebody else holds it,
-    /// waits in line.
+    /// Acquires the lease on `key` (or `NAMESPACE/KEY`); waits in the queue while another owner holds
+    /// it.
     pub async fn acquire(&self, key: &str) -> Result<LeaseGuard> {
         loop {
             if let Some(guard) = self.acquire_within(key, WAIT).await? {
@@ -79,7 +79,7 @@ impl LeasesSystem {
         }
     }
 
-    /// The same; `None` when somebody else still holds it after `wait`.
+    /// Like [`acquire`](Self::acquire); `None` if another owner still holds the lease after `wait`.
     pub async fn acquire_within(&self, key: &str, wait: Duration) -> Result<Option<LeaseGuard>> {
         let key: LeaseKey = key.parse()?;
         let (owner, ttl_ms) = (self.process.clone(), self.leases.ttl().as_millis() as u64);
@@ -90,17 +90,17 @@ impl LeasesSystem {
         }
     }
 
-    /// The same without waiting.
+    /// Acquires the lease without waiting; `None` if another owner holds it.
     pub async fn try_acquire(&self, key: &str) -> Result<Option<LeaseGuard>> {
         self.acquire_within(key, Duration::ZERO).await
     }
 
-    /// Decides the transaction `id`, unless it is decided: then the answer is how it was decided.
+    /// Decides the transaction `id`; if it is decided already, the earlier decision is returned.
     pub async fn decide(&self, id: &str, decision: Decision) -> Result<DecisionInfo> {
         self.leases.decide(&txn(id)?, decision, None).await
     }
 
-    /// How the transaction `id` was decided. `None`: it was not, or that is no longer kept.
+    /// The decision on the transaction `id`. `None`: it is not decided, or the decision is no longer kept.
     pub async fn decision(&self, id: &str) -> Result<Option<DecisionInfo>> {
         self.leases.decision(&txn(id)?).await
     }
@@ -121,7 +121,7 @@ impl LeaseGuard {
         self.hold.token().0
     }
 
-    /// Whether this process may still believe that it holds the lease.
+    /// Whether this process can still rely on holding the lease.
     pub fn is_held(&self) -> bool {
         self.hold.is_held()
     }

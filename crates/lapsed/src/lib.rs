@@ -1,9 +1,9 @@
-//! Knows who is alive and what they hold, and takes back what the dead left behind: exactly once,
-//! at a cost that grows with the dead and not with the living, and never from somebody alive.
+//! Tracks which owners are alive and what they hold, and reclaims what dead owners left behind: exactly
+//! once, never from a live owner, and at a cost that grows with the dead owners and not with the live ones.
 //!
 //! [`open`] a store by its URL, build one of the five systems on it, and start it. A started system
-//! sweeps in the background until it is dropped. Whoever holds something joins under a name; the
-//! handle sends heartbeats by itself and knows when it was lost.
+//! sweeps in the background until it is dropped. A process that holds something joins under a name; the
+//! handle sends heartbeats in the background and knows when its owner was declared dead.
 //!
 //! # Registry: which instance holds a connection
 //! ```
@@ -53,7 +53,7 @@
 //! # }
 //! ```
 //!
-//! # Leases: one holder a key, with a fencing token that only grows
+//! # Leases: one holder for each key, with a fencing token that only grows
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> lapsed::Result<()> {
@@ -67,7 +67,7 @@
 //! # }
 //! ```
 //!
-//! # Availability: providers that must show that they are there
+//! # Availability: providers that are offline when their heartbeats stop
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> lapsed::Result<()> {

@@ -16,8 +16,8 @@ use crate::sessions::SessionsBuilder;
 
 /// Opens the store at `url`.
 ///
-/// `embedded:DIR` is a folder of this machine, which one process at a time may use. `memory:` is
-/// gone when the last handle is dropped. A server is connected to by the first call that needs it.
+/// `embedded:DIR` is a folder of this machine, which one process at a time may use. The data of `memory:` are
+/// lost when the last handle is dropped. The first call that needs a server connects to it.
 /// Credentials of an object store come from the environment (`AWS_*`, `AZURE_*`, `GOOGLE_*`); an
 /// endpoint of your own is given by [`OpenOptions`].
 ///
@@ -28,7 +28,7 @@ pub async fn open(url: &str) -> Result<Lapsed> {
     OpenOptions::new().open(url).await
 }
 
-/// How to open a store, where its URL does not say it all.
+/// Options for opening a store that its URL does not contain.
 #[derive(Clone)]
 #[must_use]
 pub struct OpenOptions {
@@ -61,7 +61,7 @@ impl OpenOptions {
         OpenOptions::default()
     }
 
-    /// Object stores: the address of a server that is not the provider's own.
+    /// Object stores: the address of a server other than the provider's default.
     pub fn endpoint(mut self, url: &str) -> Self {
         self.endpoint = Some(url.to_owned());
         self
@@ -104,7 +104,7 @@ impl OpenOptions {
     /// The same as those of [`open`].
     pub async fn open(self, url: &str) -> Result<Lapsed> {
         let (url, clock) = (url.to_owned(), self.clock.clone());
-        // An embedded store reads its file while it opens.
+        // Opening an embedded store reads its file, which blocks.
         let opening = tokio::task::spawn_blocking(move || self.open_now(&url));
         let store = opening.await.map_err(|error| Error::Unavailable {
             store: "the store".to_owned(),

@@ -12,7 +12,7 @@ use crate::common::{
     Running, Settings, common_operations, common_settings, member_operations, names,
 };
 
-/// A registry to be started.
+/// A builder for a registry.
 #[must_use]
 pub struct RegistryBuilder {
     settings: Settings,
@@ -32,7 +32,7 @@ impl RegistryBuilder {
 
     common_settings!();
 
-    /// Starts it: from now on passes run, unless the schedule is manual.
+    /// Starts the registry: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
@@ -47,7 +47,7 @@ impl RegistryBuilder {
     }
 }
 
-/// A started registry; sweeps until the last clone is dropped.
+/// A started registry; it is swept until the last clone is dropped.
 #[derive(Clone)]
 pub struct RegistrySystem {
     registry: Arc<Registry>,
@@ -67,7 +67,7 @@ impl RegistrySystem {
         Ok(found.map(|found| RegistryEntry { found }))
     }
 
-    /// The same for up to 10,000 keys at once; one answer for each, in order.
+    /// The entries of up to 10,000 keys at once: one answer for each key, in the same order.
     pub async fn lookup_many(&self, keys: &[&str]) -> Result<Vec<Option<RegistryEntry>>> {
         let found = self.registry.lookup_many(&names(keys)?).await?;
         let entry = |found: Option<FoundEntry>| found.map(|found| RegistryEntry { found });
@@ -89,7 +89,7 @@ impl RegistryEntry {
         self.found.holder.owner.as_str()
     }
 
-    /// Which incarnation of that owner.
+    /// The incarnation of the owner that holds it.
     pub fn incarnation(&self) -> u64 {
         self.found.holder.incarnation.0
     }
@@ -102,25 +102,25 @@ pub struct RegistryMember {
 }
 
 impl RegistryMember {
-    /// Registers `key` for this owner, also when another owner holds it.
+    /// Registers `key` for this owner, even if another owner holds it.
     pub async fn register(&self, key: &str) -> Result<()> {
         self.register_many(&[key]).await
     }
 
-    /// The same for up to 10,000 keys at once.
+    /// Registers up to 10,000 keys at once, as [`register`](Self::register) does.
     pub async fn register_many(&self, keys: &[&str]) -> Result<()> {
         let (claim, keys) = (self.owner.claim(), names(keys)?);
         self.registry.register_many(claim, &keys, TakePolicy::Always).await.map(drop)
     }
 
-    /// Registers `key` unless another living owner holds it; whether this owner holds it now.
+    /// Registers `key` unless another live owner holds it; true if this owner holds it now.
     pub async fn register_if_free(&self, key: &str) -> Result<bool> {
         let (claim, keys) = (self.owner.claim(), names(&[key])?);
         let answer = self.registry.register_many(claim, &keys, TakePolicy::IfFree).await?;
         Ok(!matches!(answer.keys.first(), Some(Registered::Taken { .. }) | None))
     }
 
-    /// Removes `key` if this owner still holds it; whether it did.
+    /// Removes `key` if this owner still holds it; false if it does not, and nothing changed.
     pub async fn unregister(&self, key: &str) -> Result<bool> {
         let removed = self.registry.unregister(self.owner.claim(), &names(&[key])?).await?;
         Ok(removed.first().copied().unwrap_or(false))

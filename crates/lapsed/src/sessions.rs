@@ -11,7 +11,7 @@ use crate::assembly::SessionsSpec;
 use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
 use crate::{Session, SessionProfile};
 
-/// Sessions to be started.
+/// A builder for a system of sessions.
 #[must_use]
 pub struct SessionsBuilder {
     settings: Settings,
@@ -32,7 +32,7 @@ impl SessionsBuilder {
         self
     }
 
-    /// How long a session is kept that nobody is connected to; by default 30 s.
+    /// How long a session is kept without connections; by default 30 s.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -40,7 +40,7 @@ impl SessionsBuilder {
 
     common_settings!();
 
-    /// Starts them: from now on passes run, unless the schedule is manual.
+    /// Starts the system: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
@@ -55,7 +55,7 @@ impl SessionsBuilder {
     }
 }
 
-/// Started sessions; they are swept until the last clone is dropped.
+/// A started system of sessions; it is swept until the last clone is dropped.
 #[derive(Clone)]
 pub struct SessionsSystem {
     sessions: Arc<Sessions>,
@@ -74,12 +74,12 @@ impl SessionsSystem {
         self.sessions.get(&Name::new(id)?).await
     }
 
-    /// Sets what `profile` gives. `None`: there is no such session.
+    /// Sets those attributes of the session that `profile` gives. `None`: there is no such session.
     pub async fn update(&self, id: &str, profile: &SessionProfile) -> Result<Option<Session>> {
         self.sessions.update(&Name::new(id)?, profile).await
     }
 
-    /// Deletes the session unless somebody is connected; whether it is gone.
+    /// Deletes the session unless it has connections; true if it does not exist any more.
     pub async fn delete(&self, id: &str) -> Result<bool> {
         let deleted = self.sessions.delete(&Name::new(id)?).await?;
         Ok(!matches!(deleted, Deleted::Active { .. }))
@@ -96,18 +96,18 @@ pub struct SessionsMember {
 }
 
 impl SessionsMember {
-    /// Makes the session `id`, or brings an existing one back. Without a connection its grace runs
+    /// Creates the session `id`, or reactivates an existing one. Without a connection its grace runs
     /// from now.
     pub async fn activate(&self, id: &str) -> Result<Session> {
         self.activate_with(id, &SessionProfile::default()).await
     }
 
-    /// The same with what the session is to carry.
+    /// Like [`activate`](Self::activate), and sets the attributes that `profile` gives.
     pub async fn activate_with(&self, id: &str, profile: &SessionProfile) -> Result<Session> {
         Ok(self.sessions.activate(&Name::new(id)?, profile).await?.session)
     }
 
-    /// Adds one reference; how many there are now. `None`: there is no such session.
+    /// Adds one reference of this owner; the number of references now. `None`: there is no such session.
     ///
     /// # Errors
     /// After [`Error::Unavailable`](crate::Error::Unavailable) the reference may have been counted;
@@ -117,7 +117,7 @@ impl SessionsMember {
         Ok(changed.map(|change| change.references))
     }
 
-    /// Removes one reference of this owner; how many there are now. `None`: there is no such
+    /// Removes one reference of this owner; the number of references now. `None`: there is no such
     /// session.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! An opened object store: what is asked of it besides what every store can do.
+//! An opened object store, with the operations that only object stores have.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,7 +9,7 @@ use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore, Probe
 /// The leases on a store, by system.
 type Known = Vec<(SystemId, Arc<ObjectLeases>)>;
 
-/// An object store, and the leases on it.
+/// An opened object store, and the systems of leases on it.
 #[derive(Clone)]
 pub struct OpenObject {
     name: String,
@@ -34,17 +34,17 @@ impl OpenObject {
         Ok(leases)
     }
 
-    /// What the server really does.
+    /// Tries the conditional operations that lapsed needs, and reports which of them the server carries out.
     pub async fn probe(&self) -> Result<ProbeReport> {
         self.store.probe().await
     }
 
-    /// Refuses a server on which nothing is safe.
+    /// Fails if the server does not carry out the conditional operations that lapsed needs.
     pub async fn check(&self) -> Result<()> {
         self.probe().await?.verdict(&self.name)
     }
 
-    /// Entries of the index that were deleted, by system.
+    /// The number of deleted index entries, by system.
     pub fn entries_deleted(&self) -> Vec<(SystemId, u64)> {
         self.lock().iter().map(|(id, leases)| (id.clone(), leases.entries_deleted())).collect()
     }

@@ -1,5 +1,5 @@
-//! What is particular to each kind of system: how long things last, and where they are kept on a
-//! store that others write to.
+//! The settings of each kind of system: its durations, and the layout of its keys on a store that applications
+//! also write to.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct RegistrySpec {
     pub redis: RedisRegistry,
 }
 
-/// Where a registry is on Redis, and who writes it.
+/// The layout of a registry on Redis, native or adopted from an application.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub enum RedisRegistry {
@@ -36,13 +36,13 @@ impl RegistrySpec {
 pub struct SessionsSpec {
     /// How long an owner of references may be silent before it is dead.
     pub ttl: Duration,
-    /// How long a session is kept that nobody is connected to.
+    /// How long a session is kept without connections.
     pub grace: Duration,
     #[cfg(feature = "redis")]
     pub redis: RedisSessionsKeys,
 }
 
-/// Where sessions are on Redis, and who writes them.
+/// The layout of sessions on Redis, native or adopted from an application.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub enum RedisSessionsKeys {
@@ -72,7 +72,7 @@ pub struct InflightSpec {
     pub redis: RedisInflight,
 }
 
-/// Where jobs in flight are on Redis, and who registers them.
+/// The layout of jobs in flight on Redis, native or adopted from an application.
 #[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub enum RedisInflight {
@@ -98,7 +98,7 @@ pub struct LeasesSpec {
     pub ttl: Duration,
     /// How long a decision is kept unless the caller says otherwise.
     pub decision_ttl: Duration,
-    /// How wide the buckets of the index are, on an object store; none: the store's default.
+    /// The width of the index buckets on an object store; none: the store's default.
     pub bucket: Option<Duration>,
 }
 
@@ -110,15 +110,15 @@ impl LeasesSpec {
 
 #[derive(Clone, Debug)]
 pub struct AvailabilitySpec {
-    /// How long a provider may be silent.
+    /// How long a provider may be silent before it is set offline.
     pub threshold: Duration,
     pub mirror_timeout: Duration,
     pub breaker: BreakerPolicy,
     pub snapshot_ttl: Duration,
-    /// The tables of the application.
+    /// The names of the application's tables.
     #[cfg(feature = "postgres")]
     pub tables: lapsed_postgres::Layout,
-    /// The keys of the mirror.
+    /// The names of the keys in the mirror.
     #[cfg(feature = "redis")]
     pub keys: lapsed_redis::MirrorLayout,
 }

@@ -1,5 +1,5 @@
-//! Opened stores: the one place that knows which store crates there are.
-// With one store only, some arms are never reached and some arguments are not used.
+//! Opened stores: the only module that names the store crates.
+// If only one store is compiled in, some match arms are unreachable and some arguments unused.
 #![allow(unreachable_patterns, unused_variables)]
 
 use std::path::Path;
@@ -33,17 +33,17 @@ use crate::open::OpenOptions;
 )))]
 compile_error!("enable at least one of the features embedded, redis, postgres, object");
 
-/// How long this process may not have looked at its own memory before that counts as an absence:
-/// it is looked at every second.
+/// The memory store is checked every second. A longer time than this between two checks means that the process
+/// was suspended.
 const MEMORY_GAP: Duration = Duration::from_secs(5);
 
-/// An index, where a store keeps one besides its truth.
+/// The index of a system that can be reconciled, if the store has one.
 type Index = Option<Arc<dyn Reconcile>>;
 
-/// A store that was opened.
+/// An opened store of any kind.
 #[derive(Clone)]
 pub enum OpenStore {
-    /// A folder of this machine, or its memory.
+    /// A folder of this machine, or the memory of this process.
     #[cfg(feature = "embedded")]
     Embedded(Embedded),
     #[cfg(feature = "redis")]
@@ -55,22 +55,22 @@ pub enum OpenStore {
     Postgres(lapsed_postgres::Postgres),
 }
 
-/// Availability on its stores.
+/// Availability on its store of record and its mirror.
 pub struct OpenAvailability {
     pub truth: Arc<dyn Truth>,
-    /// Answers reads.
+    /// The mirror that answers reads.
     pub mirror: Arc<dyn Mirror>,
-    /// Who reports changes that others made; none where nobody else can change anything.
+    /// The sources that report changes by other processes; none if no other process can change anything.
     pub changes: Option<ChangeSources>,
 }
 
-/// Who reports changes that others made.
+/// The sources that report changes by other processes.
 #[derive(Clone)]
 pub struct ChangeSources {
-    /// What the application changed in its tables, if they have triggers.
+    /// Reports what the application changed in its tables, if they have triggers.
     #[cfg(feature = "postgres")]
     pub truth: lapsed_postgres::Postgres,
-    /// That a setting has changed, and which provider fell silent.
+    /// Reports changed settings, and providers whose heartbeat key has expired.
     #[cfg(feature = "redis")]
     pub mirror: Arc<lapsed_redis::RedisMirror>,
 }
@@ -92,7 +92,7 @@ impl OpenStore {
         Err(feature_off("embedded:DIR", "embedded"))
     }
 
-    /// An embedded store that is gone when the last handle is dropped.
+    /// Opens an embedded store in memory; its data are lost when the last handle is dropped.
     pub fn memory(clock: Arc<dyn Clock>) -> Result<OpenStore> {
         #[cfg(feature = "embedded")]
         {
@@ -151,7 +151,7 @@ impl OpenStore {
         Err(feature_off("s3://, az:// and gs://", "object"))
     }
 
-    /// Receipts, terms and settings.
+    /// The store of receipts, terms and settings.
     pub fn store(&self) -> Arc<dyn Store> {
         match self {
             #[cfg(feature = "embedded")]
@@ -165,7 +165,7 @@ impl OpenStore {
         }
     }
 
-    /// Whether only this process can write to it.
+    /// Whether only this process can write to the store.
     pub fn is_embedded(&self) -> bool {
         match self {
             #[cfg(feature = "embedded")]
@@ -174,7 +174,7 @@ impl OpenStore {
         }
     }
 
-    /// The object store that it is, if it is one.
+    /// The object store; none if it is another kind of store.
     #[cfg(feature = "object")]
     pub fn object(&self) -> Option<&super::OpenObject> {
         match self {
@@ -183,7 +183,7 @@ impl OpenStore {
         }
     }
 
-    /// How many statements it was sent, where they are counted.
+    /// The number of statements sent to the store; none if they are not counted.
     pub fn statements(&self) -> Option<u64> {
         match self {
             #[cfg(feature = "postgres")]
@@ -192,7 +192,7 @@ impl OpenStore {
         }
     }
 
-    /// The registry `id` on it.
+    /// Opens the registry `id` on this store.
     pub(super) fn registry(
         &self,
         id: SystemId,
@@ -215,7 +215,7 @@ impl OpenStore {
         }
     }
 
-    /// The sessions `id` on it.
+    /// Opens the sessions `id` on this store.
     pub(super) fn sessions(
         &self,
         id: SystemId,
@@ -236,7 +236,7 @@ impl OpenStore {
         }
     }
 
-    /// The jobs in flight `id` on it.
+    /// Opens the jobs in flight `id` on this store.
     pub(super) fn inflight(
         &self,
         id: SystemId,
@@ -259,7 +259,7 @@ impl OpenStore {
         }
     }
 
-    /// The leases `id` on it.
+    /// Opens the leases `id` on this store.
     pub(super) fn leases(
         &self,
         id: SystemId,
@@ -281,7 +281,7 @@ impl OpenStore {
         }
     }
 
-    /// The availability `id`, whose facts are in this store.
+    /// Opens the availability `id`, whose store of record is this store.
     pub(super) fn availability(
         &self,
         mirror: Option<&OpenStore>,
@@ -310,7 +310,7 @@ impl OpenStore {
         }
     }
 
-    /// Flushes and closes it. Blocking.
+    /// Flushes and closes the store. Blocking.
     pub fn close(self) -> Result<()> {
         match self {
             #[cfg(feature = "embedded")]
@@ -334,8 +334,8 @@ impl OpenStore {
     }
 }
 
-/// In memory. It begins as one that was just lost: every provider that is alive has a whole
-/// threshold to send a heartbeat.
+/// A mirror in the memory of this process. It starts like a mirror that has just lost its data: every provider
+/// has a whole threshold to send a heartbeat.
 #[cfg(feature = "embedded")]
 fn memory_mirror(clock: Arc<dyn Clock>) -> Arc<dyn Mirror> {
     let mirror = MemoryMirror::new(clock, Some(MEMORY_GAP));
