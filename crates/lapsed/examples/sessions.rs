@@ -16,7 +16,8 @@ async fn main() -> lapsed::Result<()> {
     let profile = SessionProfile { value: Some("42".to_owned()), ..Default::default() };
     me.activate_with("s-1", &profile).await?;
     me.connect("s-1").await?;
-    println!("s-1 has {} reference, by {}", chat.get("s-1").await?.unwrap().references, me.name());
+    let session = chat.get("s-1").await?.expect("it was activated");
+    println!("s-1 has {} reference, by {}", session.references, me.name());
 
     drop(me); // chat-1 crashes, and disconnects nobody
     while chat.get("s-1").await?.is_some() {

@@ -135,7 +135,7 @@ impl SystemKind for SessionsKind {
     }
 
     fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
-        Some(Box::new(SessionSeries::new()))
+        Some(Box::new(SessionSeries::default()))
     }
 
     fn scrape<'a>(&'a self, metrics: &'a Metrics, systems: &'a OpenSystems) -> BoxFuture<'a, ()> {

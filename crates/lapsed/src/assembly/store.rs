@@ -86,7 +86,7 @@ impl OpenStore {
         {
             let usual = Options { clock, ..Options::default() };
             let cache_bytes = cache_bytes.unwrap_or(usual.cache_bytes);
-            return Ok(OpenStore::Embedded(Embedded::open(dir, Options { cache_bytes, ..usual })?));
+            Ok(OpenStore::Embedded(Embedded::open(dir, Options { cache_bytes, ..usual })?))
         }
         #[cfg(not(feature = "embedded"))]
         Err(feature_off("embedded:DIR", "embedded"))
@@ -97,7 +97,7 @@ impl OpenStore {
         #[cfg(feature = "embedded")]
         {
             let options = Options { clock, ..Options::default() };
-            return Ok(OpenStore::Embedded(Embedded::in_memory(options)?));
+            Ok(OpenStore::Embedded(Embedded::in_memory(options)?))
         }
         #[cfg(not(feature = "embedded"))]
         Err(feature_off("memory:", "embedded"))
@@ -108,7 +108,7 @@ impl OpenStore {
         {
             let address = lapsed_redis::RedisAddress::new(url);
             address.check().map_err(Error::Invalid)?;
-            return Ok(OpenStore::Redis(lapsed_redis::Redis::with_clock(&address, clock)?));
+            Ok(OpenStore::Redis(lapsed_redis::Redis::with_clock(&address, clock)?))
         }
         #[cfg(not(feature = "redis"))]
         Err(feature_off("redis://", "redis"))
@@ -119,9 +119,7 @@ impl OpenStore {
         {
             let address = lapsed_postgres::PostgresAddress::new(url);
             address.check().map_err(Error::Invalid)?;
-            return Ok(OpenStore::Postgres(lapsed_postgres::Postgres::with_clock(
-                &address, clock,
-            )?));
+            Ok(OpenStore::Postgres(lapsed_postgres::Postgres::with_clock(&address, clock)?))
         }
         #[cfg(not(feature = "postgres"))]
         Err(feature_off("postgres://", "postgres"))
@@ -145,7 +143,7 @@ impl OpenStore {
                 allow_http: options.allow_http,
                 ..lapsed_object::ObjectConfig::new("the object store", url)
             };
-            return Ok(OpenStore::Object(super::OpenObject::open(config, clock)?));
+            Ok(OpenStore::Object(super::OpenObject::open(config, clock)?))
         }
         #[cfg(not(feature = "object"))]
         Err(feature_off("s3://, az:// and gs://", "object"))

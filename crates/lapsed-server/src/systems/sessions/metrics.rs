@@ -36,8 +36,8 @@ pub struct SessionSeries {
     scanned: Counter,
 }
 
-impl SessionSeries {
-    pub fn new() -> SessionSeries {
+impl Default for SessionSeries {
+    fn default() -> SessionSeries {
         let buckets =
             [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
         SessionSeries {
