@@ -54,7 +54,9 @@ pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
     daemon.stop();
     match played {
         Err(_) if ending.recv_timeout(ENDING).is_ok() => Ok(()),
-        Err(_) if ended => Err(Failure::failed("the daemon of the show has ended by itself")),
+        Err(_) if ended => {
+            Err(Failure::failed("the daemon of the demonstration has ended unexpectedly"))
+        }
         other => other,
     }
 }
@@ -123,8 +125,9 @@ impl Show {
             match ending.recv_timeout(LOOK) {
                 Err(RecvTimeoutError::Timeout) => self.step()?,
                 _ => {
-                    return self
-                        .say("the show is over: every process is ended, the folder removed");
+                    return self.say(
+                        "the demonstration is over: every process is ended, the folder removed",
+                    );
                 }
             }
         }

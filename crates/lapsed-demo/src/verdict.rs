@@ -34,7 +34,7 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
     let bound = pace.every().as_millis() as u64 * 11 / 10 + 1_000;
     verdict.line(
         late <= bound,
-        "the dead are gone within one interval",
+        "dead owners are reclaimed within one interval",
         &format!(
             "the latest {:.1} s after the deadline; the bound is {:.1} s",
             late as f64 / 1e3,
@@ -47,7 +47,7 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
     let once = distinct.len() == receipts.len() && receipts.len() == expected;
     verdict.line(
         once,
-        "exactly once",
+        "every entry is reclaimed exactly once",
         &format!(
             "{} receipts for {expected} entries left behind, {} of them distinct",
             receipts.len(),
@@ -58,12 +58,12 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
     let counted = counted(&metrics);
     verdict.line(
         counted == receipts.len() as u64,
-        "counted as they happened",
+        "the metrics agree with the receipts",
         &format!("lapsed_reclaimed_total says {counted}"),
     );
 
     let zombie = story.lost_told == ENTRIES as u64;
-    verdict.line(zombie, "zombies are told", &format!(
+    verdict.line(zombie, "zombies learn that they were declared dead", &format!(
         "the frozen owner heard Lost with all {} entries, re-asserted {} and took none of the {} \
          that had moved on", story.lost_told, story.reasserted, story.moved
     ));
@@ -72,7 +72,7 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
     let left = ((OWNERS - 3) * ENTRIES + ENTRIES) as u64;
     verdict.line(
         census.population == left && census.suspects == 0,
-        "nothing is lost",
+        "no other entry is lost",
         &format!(
             "{} entries are held, {left} should be; {} suspects are left",
             census.population, census.suspects

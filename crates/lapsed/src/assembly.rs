@@ -157,7 +157,7 @@ impl Assembly {
         Ok(Arc::new(Leases::new(parts)))
     }
 
-    /// Assembles availability. `store` is the store of record; `mirror` answers reads, or memory if there is none.
+    /// Assembles availability. `store` holds the truth; `mirror` answers reads, or memory if there is none.
     pub fn availability(
         &self,
         store: &OpenStore,

@@ -12,7 +12,7 @@ use crate::assembly::AvailabilitySpec;
 use crate::common::{Running, Settings, common_operations, common_settings};
 use crate::open::Lapsed;
 
-/// How often heartbeats are copied from the mirror to the store of record.
+/// How often heartbeats are copied from the mirror to the truth.
 const BEATS_EVERY: Duration = Duration::from_secs(60);
 
 /// The most providers that one read asks for.

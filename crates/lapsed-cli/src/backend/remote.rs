@@ -284,8 +284,8 @@ fn refused(mut answer: Response<Body>) -> Failure {
 /// The failure for an error answer without `detail`: another program must have sent it.
 fn not_a_daemon(status: u16) -> Failure {
     Failure::failed(format!(
-        "what answers there ({status}) does not speak as lapsed does. Is it another program? Give the \
-         daemon's address, as `lapsed serve` prints it, with --url"
+        "the answer ({status}) is not one of lapsed. Is it another program? Give the daemon's \
+         address, as `lapsed serve` prints it, with --url"
     ))
 }
 

@@ -273,7 +273,7 @@ fn said(settings: &[Setting]) -> String {
         table.row(vec![format!("    {value}"), format!("({})", setting.origin)]);
     }
     let text = table.text();
-    if text.is_empty() { text } else { format!("\n  as it was said:\n{text}") }
+    if text.is_empty() { text } else { format!("\n  settings that are not defaults:\n{text}") }
 }
 
 fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {

@@ -111,13 +111,13 @@ fn row(receipt: &Receipt) -> Vec<String> {
     if let Some(at) = receipt.restored_ms {
         reason.push_str(&format!(", restored {}", moment(at)));
     }
-    let (owner, life) = holder(&receipt.key, &receipt.owner, receipt.incarnation);
+    let (owner, incarnation) = holder(&receipt.key, &receipt.owner, receipt.incarnation);
     vec![
         moment(receipt.at_ms),
         receipt.id.to_string(),
         receipt.key.to_string(),
         owner,
-        life,
+        incarnation,
         reason,
         span(receipt.evidence.late_ms),
     ]

@@ -12,7 +12,7 @@ use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, count, holder, line, plural, span};
 use lapsed_server::systems::{self, words::fill};
 
-/// The most entries that the table shows; JSON shows all.
+/// The most entries that the table of a real pass shows; a dry run and JSON show all.
 const SHOWN: usize = 20;
 
 pub fn run(args: SweepArgs) -> Result<(), Failure> {
@@ -102,8 +102,8 @@ fn list(report: &PassReport, grace_ms: Option<u64>) -> String {
     let mut table = Table::new(&[columns, &["reason", "late", last]].concat());
     let shown = if report.dry_run { report.entries.len() } else { SHOWN };
     for entry in report.entries.iter().take(shown) {
-        let (owner, life) = holder(&entry.key, &entry.owner, entry.incarnation);
-        let mut cells = vec![entry.key.to_string(), owner, life];
+        let (owner, incarnation) = holder(&entry.key, &entry.owner, entry.incarnation);
+        let mut cells = vec![entry.key.to_string(), owner, incarnation];
         cells.truncate(columns.len());
         cells.extend([entry.reason.to_string(), span(entry.late_ms)]);
         let receipt = entry.receipt.as_ref().map(ToString::to_string);
@@ -163,7 +163,7 @@ fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> 
             Some(fill(systems::of(id.kind).words().next_step, &places))
         }
         Stopped::Done if report.detail.is_some() => Some(format!(
-            "Whoever is silent is spared until then; not to wait: lapsed brake {id} release{again}"
+            "Silent owners are spared until then. To reclaim now: lapsed brake {id} release{again}"
         )),
         _ => None,
     }

@@ -15,7 +15,7 @@ pub fn run(args: WebhookCommand) -> Result<(), Failure> {
         WebhookCommand::List(args) => list(&args),
         WebhookCommand::Dead(args) => dead(&args),
         WebhookCommand::PutBack(args) => settle(&args, "put_back", "will be tried again"),
-        WebhookCommand::Delete(args) => settle(&args, "delete", "is forgotten"),
+        WebhookCommand::Delete(args) => settle(&args, "delete", "is deleted"),
         WebhookCommand::Test(args) => test(&args),
     }
 }
@@ -67,7 +67,9 @@ fn dead(args: &DeadOfWebhook) -> Result<(), Failure> {
         table.row(vec![id, since, receipts, text(&letter["attempts"]), text(&letter["why"])]);
     }
     line(&table.text())?;
-    line("To have one tried again: lapsed webhook put-back NAME ID; or: lapsed webhook delete")
+    line(
+        "To retry one: lapsed webhook put-back NAME ID; to delete it: lapsed webhook delete NAME ID",
+    )
 }
 
 fn settle(args: &OneOfWebhook, what: &str, then: &str) -> Result<(), Failure> {

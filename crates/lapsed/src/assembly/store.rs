@@ -55,7 +55,7 @@ pub enum OpenStore {
     Postgres(lapsed_postgres::Postgres),
 }
 
-/// Availability on its store of record and its mirror.
+/// Availability on the store of its truth and its mirror.
 pub struct OpenAvailability {
     pub truth: Arc<dyn Truth>,
     /// The mirror that answers reads.
@@ -279,7 +279,7 @@ impl OpenStore {
         }
     }
 
-    /// Opens the availability `id`, whose store of record is this store.
+    /// Opens the availability `id`, whose truth is in this store.
     pub(super) fn availability(
         &self,
         mirror: Option<&OpenStore>,

@@ -293,11 +293,13 @@ fn listen(
 pub fn become_command(args: &LeaseChild) -> Result<(), Failure> {
     let told = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     told.map_err(|error| {
-        Failure::failed(format!("the command would outlive whoever started it: {error}"))
+        Failure::failed(format!(
+            "the kernel cannot be asked to end the command with its parent: {error}"
+        ))
     })?;
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     if parent != Some(args.parent.cast_signed()) {
-        return Err(Failure::failed("whoever started it is gone"));
+        return Err(Failure::failed("the parent process has ended"));
     }
     let (program, rest) = split(&args.command)?;
     let error = Command::new(program).args(rest).exec();
