@@ -34,7 +34,7 @@ pub use reconcile::{ReconcileOrder, Reconciler};
 pub struct OpenSystems {
     systems: Vec<Arc<LiveSystem>>,
     stores: BTreeMap<String, OpenStore>,
-    pulses: Vec<StoreMonitor>,
+    monitors: Vec<StoreMonitor>,
     journal: Arc<Journal>,
 }
 
@@ -68,15 +68,15 @@ impl OpenSystems {
     ) -> lapsed_core::Result<OpenSystems> {
         let journal = Arc::new(Journal::new(witness, clock.clone()));
         let process = process_name(&*clock);
-        let (systems, stores, pulses) = (Vec::new(), BTreeMap::new(), Vec::new());
-        let mut node = OpenSystems { systems, stores, pulses, journal };
+        let (systems, stores, monitors) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut node = OpenSystems { systems, stores, monitors, journal };
         for plan in &config.systems {
             let common = plan.common();
             for name in common.stores() {
                 if !node.stores.contains_key(name) {
                     let store = stores::open(&config.stores[name], clock.clone())?;
                     let used = used_by(config, name);
-                    node.pulses.push(StoreMonitor::new(
+                    node.monitors.push(StoreMonitor::new(
                         &config.stores[name],
                         &store,
                         used,
@@ -140,7 +140,7 @@ impl OpenSystems {
 
     /// One monitor for each opened store, which probes the store's health on demand.
     pub fn pulses(&self) -> &[StoreMonitor] {
-        &self.pulses
+        &self.monitors
     }
 
     /// How many statements were sent to a store; `None` for stores that do not count them.

@@ -46,7 +46,7 @@ pub struct AuditAction {
 #[derive(Serialize, Deserialize)]
 struct Written {
     #[serde(flatten)]
-    deed: AuditAction,
+    action: AuditAction,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
     /// The number of the note without an outcome that this note replaces.
@@ -94,11 +94,11 @@ impl LiveSystem {
     /// `tell` puts into words. If the first note cannot be written, `work` is not carried out.
     pub async fn audited<T>(
         &self,
-        deed: AuditAction,
+        action: AuditAction,
         work: impl Future<Output = Result<T>>,
         tell: impl FnOnce(&T) -> String,
     ) -> Result<T> {
-        let mut written = Written { deed, outcome: None, of: None };
+        let mut written = Written { action, outcome: None, of: None };
         let first = self.note(&book(), &text(&written)).await.map_err(|e| self.unwritten(&e))?;
         let done = work.await;
         let outcome = match &done {
@@ -113,7 +113,7 @@ impl LiveSystem {
             Ok(_) => drop(self.strike(&book(), first).await),
             Err(error) => {
                 let id = self.id();
-                tracing::error!(target: "audit", system = %id, "the outcome of an action was not written into the audit: {error}");
+                tracing::error!(target: "audit", system = %id, "outcome not written into the audit: {error}");
             }
         }
         done
@@ -126,7 +126,7 @@ impl LiveSystem {
     }
 
     fn tell_audit(&self, written: &Written) {
-        let AuditAction { who, from, what, target, request } = &written.deed;
+        let AuditAction { who, from, what, target, request } = &written.action;
         let (from, request) = (from.as_deref(), request.as_deref());
         let outcome = written.outcome.as_deref().unwrap_or_default();
         tracing::info!(
@@ -137,7 +137,7 @@ impl LiveSystem {
 }
 
 fn text(written: &Written) -> String {
-    serde_json::to_string(written).expect("a deed is plain data")
+    serde_json::to_string(written).expect("an action is plain data")
 }
 
 /// One page of the audit of `systems`, newest first.
@@ -179,16 +179,16 @@ fn entries(id: &SystemId, notes: Vec<Note>) -> Vec<AuditEntry> {
         .collect();
     let replaced: HashSet<u64> = read.iter().filter_map(|(_, written)| written.of).collect();
     let kept = read.into_iter().filter(|(note, _)| !replaced.contains(&note.seq));
-    kept.map(|(note, Written { deed, outcome, .. })| AuditEntry {
+    kept.map(|(note, Written { action, outcome, .. })| AuditEntry {
         kind: id.kind.to_string(),
         system: id.name.to_string(),
         seq: note.seq,
         at_ms: note.at_ms,
-        who: deed.who,
-        from: deed.from,
-        what: deed.what,
-        target: deed.target,
-        request: deed.request,
+        who: action.who,
+        from: action.from,
+        what: action.what,
+        target: action.target,
+        request: action.request,
         outcome,
     })
     .collect()
@@ -205,19 +205,19 @@ mod tests {
     use lapsed_core::Kind;
 
     fn note(seq: u64, outcome: Option<&str>, of: Option<u64>) -> Note {
-        let deed = AuditAction {
+        let action = AuditAction {
             who: "ops".to_owned(),
             from: None,
             what: "sweep".to_owned(),
             target: "registry/a".to_owned(),
             request: None,
         };
-        let written = Written { deed, outcome: outcome.map(str::to_owned), of };
+        let written = Written { action, outcome: outcome.map(str::to_owned), of };
         Note { seq, at_ms: seq, text: text(&written) }
     }
 
     #[test]
-    fn a_note_that_was_taken_the_place_of_is_left_out_and_one_without_an_outcome_is_not() {
+    fn replaced_notes_are_hidden_and_notes_without_an_outcome_are_shown() {
         let id = SystemId::new(Kind::Registry, "a").unwrap();
         let rubbish = Note { seq: 9, at_ms: 9, text: "{".to_owned() };
         let notes =

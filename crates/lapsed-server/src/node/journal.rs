@@ -16,24 +16,24 @@ use super::status_history::StatusHistory;
 
 pub struct Journal {
     next: Arc<dyn Observer>,
-    chronicle: StatusHistory,
+    history: StatusHistory,
     wake: watch::Sender<()>,
 }
 
 impl Journal {
     /// A journal that forwards every event to `next`.
     pub fn new(next: Arc<dyn Observer>, clock: Arc<dyn Clock>) -> Self {
-        Journal { next, chronicle: StatusHistory::new(clock), wake: watch::Sender::new(()) }
+        Journal { next, history: StatusHistory::new(clock), wake: watch::Sender::new(()) }
     }
 
     /// The report of the last pass of a system in this process, if there was one.
     pub fn last_pass(&self, system: &SystemId) -> Option<PassReport> {
-        self.chronicle.last_pass(system)
+        self.history.last_pass(system)
     }
 
     /// The recent history of each system.
     pub fn chronicle(&self) -> &StatusHistory {
-        &self.chronicle
+        &self.history
     }
 
     /// Changes whenever there may be new receipts. The receipts themselves must be read from the
@@ -46,13 +46,13 @@ impl Journal {
 impl Observer for Journal {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
-        self.chronicle.reclaimed(&receipt.id.system, receipt.reason, receipt.evidence.late_ms);
+        self.history.reclaimed(&receipt.id.system, receipt.reason, receipt.evidence.late_ms);
         self.wake.send_replace(());
     }
 
     fn cleared(&self, system: &SystemId, reason: Reason, late_ms: u64) {
         self.next.cleared(system, reason, late_ms);
-        self.chronicle.reclaimed(system, reason, late_ms);
+        self.history.reclaimed(system, reason, late_ms);
         self.wake.send_replace(());
     }
 
@@ -68,7 +68,7 @@ impl Observer for Journal {
         }
         let mut kept = report.clone();
         kept.entries = Vec::new();
-        self.chronicle.passed(kept);
+        self.history.passed(kept);
     }
 
     fn zombie_rejected(&self, system: &SystemId) {

@@ -138,7 +138,7 @@ fn mentions(receipt: &Receipt, text: &str) -> bool {
 }
 
 /// The matching receipts of one system.
-struct Strand {
+struct SystemReceipts {
     system: String,
     found: VecDeque<Receipt>,
     /// The position of a reader that has seen none of `found`.
@@ -153,15 +153,15 @@ struct Strand {
 
 /// Reads one page of the receipts of `systems`.
 pub async fn read(systems: &[Arc<LiveSystem>], wanted: &ReceiptFilter) -> Result<ReceiptPage> {
-    let mut strands = Vec::new();
+    let mut parts = Vec::new();
     for live in systems {
-        strands.push(scan(live, wanted).await?);
+        parts.push(scan(live, wanted).await?);
     }
-    Ok(weave(strands, wanted))
+    Ok(merge(parts, wanted))
 }
 
 /// Reads the receipts of one system until enough of them match or [`SCAN_MAX`] were examined.
-async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<Strand> {
+async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<SystemReceipts> {
     let system = live.id().to_string();
     let from = |cursor: &Option<ReceiptCursor>| cursor.as_ref().and_then(|c| c.get(&system));
     let mut query = ReceiptQuery {
@@ -196,7 +196,7 @@ async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<Strand> {
         }
         if full || exhausted || examined >= SCAN_MAX {
             let (start, exhausted) = (start.unwrap_or(0), exhausted && !full);
-            return Ok(Strand { system, found, start, end, exhausted, examined });
+            return Ok(SystemReceipts { system, found, start, end, exhausted, examined });
         }
         if query.after.is_some() { query.after = Some(end) } else { query.before = Some(end) }
     }
@@ -204,34 +204,34 @@ async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<Strand> {
 
 /// Merges the receipts of all systems by time, keeping each system's own order, cuts the list at
 /// the limit, and computes the cursor of the next page.
-fn weave(mut strands: Vec<Strand>, wanted: &ReceiptFilter) -> ReceiptPage {
+fn merge(mut parts: Vec<SystemReceipts>, wanted: &ReceiptFilter) -> ReceiptPage {
     let mut receipts = Vec::new();
     while receipts.len() < wanted.limit {
-        let Some(strand) = next_strand(&mut strands, wanted.is_forward()) else { break };
-        let Some(receipt) = strand.found.pop_front() else { break };
-        strand.start = receipt.id.seq;
+        let Some(part) = next_part(&mut parts, wanted.is_forward()) else { break };
+        let Some(receipt) = part.found.pop_front() else { break };
+        part.start = receipt.id.seq;
         receipts.push(receipt);
     }
     let mut next = ReceiptCursor::default();
-    for strand in &strands {
+    for part in &parts {
         // When all matching receipts of a system are on the page, the next page skips the others
         // that were examined.
-        let all_taken = strand.found.is_empty() && strand.end > 0;
-        next.set(&strand.system, if all_taken { strand.end } else { strand.start });
+        let all_taken = part.found.is_empty() && part.end > 0;
+        next.set(&part.system, if all_taken { part.end } else { part.start });
     }
-    let more = strands.iter().any(|s| !s.exhausted || !s.found.is_empty());
-    let text = match strands.as_slice() {
+    let more = parts.iter().any(|s| !s.exhausted || !s.found.is_empty());
+    let text = match parts.as_slice() {
         [only] => next.get(&only.system).unwrap_or(0).to_string(),
         _ => next.to_string(),
     };
-    let examined = strands.iter().map(|strand| strand.examined as u64).sum();
+    let examined = parts.iter().map(|part| part.examined as u64).sum();
     ReceiptPage { receipts, next: more.then_some(text), examined }
 }
 
 /// The system whose first remaining receipt comes next in time.
-fn next_strand(strands: &mut [Strand], forward: bool) -> Option<&mut Strand> {
-    let at_ms = |s: &Strand| s.found.front().map_or(0, |r| r.at_ms);
-    let waiting = strands.iter_mut().filter(|s| !s.found.is_empty());
+fn next_part(parts: &mut [SystemReceipts], forward: bool) -> Option<&mut SystemReceipts> {
+    let at_ms = |s: &SystemReceipts| s.found.front().map_or(0, |r| r.at_ms);
+    let waiting = parts.iter_mut().filter(|s| !s.found.is_empty());
     match forward {
         true => waiting.min_by_key(|s| at_ms(s)),
         false => waiting.max_by_key(|s| at_ms(s)),

@@ -79,11 +79,11 @@ pub struct Passed {
 /// The histories of all systems.
 pub struct StatusHistory {
     clock: Arc<dyn Clock>,
-    systems: Mutex<HashMap<SystemId, Strand>>,
+    systems: Mutex<HashMap<SystemId, SystemHistory>>,
 }
 
 impl StatusHistory {
-    /// An empty history.
+    /// A history in which nothing has been recorded yet.
     pub fn new(clock: Arc<dyn Clock>) -> StatusHistory {
         StatusHistory { clock, systems: Mutex::default() }
     }
@@ -93,13 +93,13 @@ impl StatusHistory {
     pub fn reclaimed(&self, system: &SystemId, reason: Reason, late_ms: u64) {
         let late_ms = (reason != Reason::OwnerRetired).then_some(late_ms);
         let slice = self.mono_ms() / SLICE_MS;
-        self.with(system, |strand| strand.count(slice, late_ms));
+        self.with(system, |history| history.count(slice, late_ms));
     }
 
     /// Records the report of a pass that ended.
     pub fn passed(&self, report: PassReport) {
         let Ok(system) = SystemId::new(report.kind, &report.system) else { return };
-        self.with(&system, |strand| strand.pass(report));
+        self.with(&system, |history| history.pass(report));
     }
 
     /// The report of the last pass of a system, if there was one.
@@ -112,7 +112,9 @@ impl StatusHistory {
         let (mono_ms, now_ms) = (self.mono_ms(), self.clock.wall_ms());
         let slice = mono_ms / SLICE_MS;
         let (samples, passes) = match self.lock().get(system) {
-            Some(strand) => (strand.samples(slice), strand.passes.iter().rev().cloned().collect()),
+            Some(history) => {
+                (history.samples(slice), history.passes.iter().rev().cloned().collect())
+            }
             None => (Vec::new(), Vec::new()),
         };
         let at = |past: u64| now_ms.saturating_sub(past * SLICE_MS + mono_ms % SLICE_MS);
@@ -133,29 +135,29 @@ impl StatusHistory {
         self.clock.mono().as_millis() as u64
     }
 
-    fn with(&self, system: &SystemId, change: impl FnOnce(&mut Strand)) {
+    fn with(&self, system: &SystemId, change: impl FnOnce(&mut SystemHistory)) {
         let mut systems = self.lock();
         match systems.get_mut(system) {
-            Some(strand) => change(strand),
+            Some(history) => change(history),
             None => change(systems.entry(system.clone()).or_default()),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SystemId, Strand>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SystemId, SystemHistory>> {
         self.systems.lock().expect("no holder of the history's lock panics")
     }
 }
 
 /// The recent history of one system.
 #[derive(Default)]
-struct Strand {
+struct SystemHistory {
     /// The current slice: its number and what was recorded in it so far.
     open: Option<(u64, Lags)>,
     closed: VecDeque<(u64, Tally)>,
     passes: VecDeque<Passed>,
 }
 
-impl Strand {
+impl SystemHistory {
     fn count(&mut self, slice: u64, late_ms: Option<u64>) {
         if self.open.as_ref().is_none_or(|(open, _)| *open != slice) {
             if let Some((past, lags)) = self.open.take() {

@@ -197,10 +197,10 @@ mod tests {
         }
     }
 
-    fn pulse(silent: bool) -> (StoreMonitor, Arc<Slow>, ManualClock) {
+    fn monitor(silent: bool) -> (StoreMonitor, Arc<Slow>, ManualClock) {
         let clock = ManualClock::default();
         let store = Arc::new(Slow { clock: clock.clone(), asked: AtomicU64::new(0), silent });
-        let pulse = StoreMonitor {
+        let monitor = StoreMonitor {
             name: "main".to_owned(),
             place: "here".to_owned(),
             systems: Vec::new(),
@@ -209,25 +209,25 @@ mod tests {
             clock: Arc::new(clock.clone()),
             last: Mutex::default(),
         };
-        (pulse, store, clock)
+        (monitor, store, clock)
     }
 
     #[tokio::test]
     async fn latency_and_offset_are_told_and_many_who_look_ask_once() {
-        let (pulse, store, clock) = pulse(false);
-        let seen = futures::future::join_all((0..100).map(|_| pulse.take())).await;
+        let (monitor, store, clock) = monitor(false);
+        let seen = futures::future::join_all((0..100).map(|_| monitor.take())).await;
         assert_eq!(store.asked.load(Ordering::Relaxed), 1);
         assert_eq!((seen[0].latency_us, seen[0].clock_offset_ms), (40_000, Some(5_000)));
         assert!(seen.iter().all(|health| *health == seen[0] && health.answers));
         clock.advance(FRESH);
-        pulse.take().await;
+        monitor.take().await;
         assert_eq!(store.asked.load(Ordering::Relaxed), 2, "and again a second later");
     }
 
     #[tokio::test]
     async fn a_store_that_is_silent_is_waited_for_no_longer_than_the_limit() {
-        let (pulse, _, _) = pulse(true);
-        let health = pulse.take().await;
+        let (monitor, _, _) = monitor(true);
+        let health = monitor.take().await;
         assert!(!health.answers && health.engine.is_none(), "{health:?}");
         assert!(health.error.unwrap().contains("main"));
     }

@@ -72,7 +72,7 @@ pub struct AvailabilityKind;
 pub struct AvailabilityOperations {
     /// The operations on providers and their sessions.
     pub system: Arc<Availability>,
-    tellers: Option<ChangeSources>,
+    sources: Option<ChangeSources>,
 }
 
 #[derive(Debug)]
@@ -243,9 +243,9 @@ impl SystemPlan for AvailabilityPlan {
         }
         let (store, mirror, id) = (ground.store, ground.mirror, common.id.clone());
         let assembled = ground.assembly.availability(store, mirror, id, spec)?;
-        let (availability, tellers) = (assembled.system, assembled.changes);
+        let (availability, sources) = (assembled.system, assembled.changes);
         let store = Some(availability.services());
-        let operations = Arc::new(AvailabilityOperations { system: availability.clone(), tellers });
+        let operations = Arc::new(AvailabilityOperations { system: availability.clone(), sources });
         Ok(BuiltSystem { system: availability, operations, store })
     }
 
@@ -273,11 +273,11 @@ impl SystemPlan for AvailabilityPlan {
     /// are written once more at the end, so that as few as possible are lost with a mirror that is
     /// in this process's memory.
     fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
-        let AvailabilityOperations { system: availability, tellers } =
+        let AvailabilityOperations { system: availability, sources } =
             live.operations::<AvailabilityOperations>()?;
-        let (availability, tellers) = (availability.clone(), tellers.clone());
+        let (availability, sources) = (availability.clone(), sources.clone());
         let sweeper = live.sweeper().clone();
-        let ears = ChangeFollower {
+        let follower = ChangeFollower {
             availability: availability.clone(),
             sweeper: sweeper.clone(),
             reconciler: live.reconciler().ok().cloned(),
@@ -287,12 +287,12 @@ impl SystemPlan for AvailabilityPlan {
         Some(Box::pin(async move {
             let leads = || sweeper.leads() != Some(false);
             let beats = availability.mirror_beats_every(every, &stop, leads);
-            let hearing = async {
-                if let Some(tellers) = tellers {
-                    ears.listen(tellers, stop.clone()).await;
+            let following = async {
+                if let Some(sources) = sources {
+                    follower.listen(sources, stop.clone()).await;
                 }
             };
-            futures::future::join3(availability.watch(&stop), beats, hearing).await;
+            futures::future::join3(availability.watch(&stop), beats, following).await;
             if let Err(error) = availability.mirror_beats().await {
                 tracing::warn!(system = %id, %error, "the last beats were not written down");
             }

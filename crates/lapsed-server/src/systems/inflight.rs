@@ -218,7 +218,7 @@ fn plan_recovery(
 }
 
 impl InflightPlan {
-    fn describe_life(&self) -> String {
+    fn describe_heartbeat(&self) -> String {
         let InflightTimes { ttl, interval } = self.times;
         let (ttl, interval) = (show_span(ttl), show_span(interval));
         match self.layout.access {
@@ -278,7 +278,7 @@ impl SystemPlan for InflightPlan {
     }
 
     fn describe(&self) -> Vec<String> {
-        let mut plan = vec![self.describe_life(), self.describe_pass()];
+        let mut plan = vec![self.describe_heartbeat(), self.describe_pass()];
         if matches!(self.recovery.on_death, OnDeath::Front | OnDeath::Back) {
             plan.extend(self.describe_limits());
         }

@@ -12,7 +12,7 @@ fn system() -> SystemId {
     SystemId::new(Kind::Registry, "devices").unwrap()
 }
 
-fn chronicle() -> (StatusHistory, ManualClock) {
+fn recorder() -> (StatusHistory, ManualClock) {
     let clock = ManualClock::default();
     (StatusHistory::new(Arc::new(clock.clone())), clock)
 }
@@ -51,13 +51,13 @@ fn steps_lie_side_by_side_and_are_an_eighth_wide() {
 
 #[test]
 fn a_slice_tells_how_many_and_how_late() {
-    let (chronicle, clock) = chronicle();
+    let (recorder, clock) = recorder();
     for late_ms in 1..=100 {
-        chronicle.reclaimed(&system(), Reason::OwnerDead, late_ms);
+        recorder.reclaimed(&system(), Reason::OwnerDead, late_ms);
     }
     clock.advance(Duration::from_millis(SLICE_MS));
-    chronicle.reclaimed(&system(), Reason::OwnerRetired, 7);
-    let history = chronicle.history(&system());
+    recorder.reclaimed(&system(), Reason::OwnerRetired, 7);
+    let history = recorder.history(&system());
     let [first, second] = &history.samples[..] else { panic!("{history:?}") };
     assert_eq!((first.reclaimed, first.lag_max_ms), (100, Some(100)));
     assert!((50..=56).contains(&first.lag_p50_ms.unwrap()), "{first:?}");
@@ -68,35 +68,35 @@ fn a_slice_tells_how_many_and_how_late() {
 
 #[test]
 fn no_more_than_an_hour_is_kept() {
-    let (chronicle, clock) = chronicle();
+    let (recorder, clock) = recorder();
     for _ in 0..1_000 {
-        chronicle.reclaimed(&system(), Reason::OwnerDead, 5);
+        recorder.reclaimed(&system(), Reason::OwnerDead, 5);
         clock.advance(Duration::from_millis(SLICE_MS));
     }
-    let history = chronicle.history(&system());
+    let history = recorder.history(&system());
     assert_eq!(history.samples.len() as u64, SLICES - 1, "the open slice is empty");
-    assert!(chronicle.lock()[&system()].closed.len() as u64 <= SLICES);
+    assert!(recorder.lock()[&system()].closed.len() as u64 <= SLICES);
     assert_eq!(history.now_ms - history.since_ms, (SLICES - 1) * SLICE_MS);
     clock.advance(Duration::from_secs(7_200));
-    assert_eq!(chronicle.history(&system()).samples, [], "nor anything older");
+    assert_eq!(recorder.history(&system()).samples, [], "nor anything older");
 }
 
 #[test]
 fn passes_with_nothing_to_do_are_one_line() {
-    let (chronicle, _clock) = chronicle();
+    let (recorder, _clock) = recorder();
     for _ in 0..3 {
-        chronicle.passed(report(0, Stopped::Done));
+        recorder.passed(report(0, Stopped::Done));
     }
-    chronicle.passed(report(2, Stopped::Ops));
-    chronicle.passed(report(0, Stopped::Brake));
-    chronicle.passed(report(0, Stopped::Done));
-    let passes = chronicle.history(&system()).passes;
+    recorder.passed(report(2, Stopped::Ops));
+    recorder.passed(report(0, Stopped::Brake));
+    recorder.passed(report(0, Stopped::Done));
+    let passes = recorder.history(&system()).passes;
     let told: Vec<_> = passes.iter().map(|p| (p.report.stopped, p.repeated)).collect();
     let done = |repeated| (Stopped::Done, repeated);
     assert_eq!(told, [done(0), (Stopped::Brake, 0), (Stopped::Ops, 0), done(2)]);
     for _ in 0..200 {
-        chronicle.passed(report(1, Stopped::Done));
+        recorder.passed(report(1, Stopped::Done));
     }
-    assert_eq!(chronicle.history(&system()).passes.len(), PASSES);
-    assert_eq!(chronicle.last_pass(&system()).unwrap().reclaimed, 1);
+    assert_eq!(recorder.history(&system()).passes.len(), PASSES);
+    assert_eq!(recorder.last_pass(&system()).unwrap().reclaimed, 1);
 }

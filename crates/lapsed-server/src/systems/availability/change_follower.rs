@@ -37,9 +37,9 @@ pub struct ChangeFollower {
 
 impl ChangeFollower {
     /// Follows the notifications of both stores until `stop` is signalled.
-    pub async fn listen(self, tellers: ChangeSources, stop: StopSignal) {
-        let truth = self.hear_truth(tellers.truth.listen(), &stop);
-        let mirror = self.hear_mirror(tellers.mirror.listen(), &stop);
+    pub async fn listen(self, sources: ChangeSources, stop: StopSignal) {
+        let truth = self.follow_truth(sources.truth.listen(), &stop);
+        let mirror = self.follow_mirror(sources.mirror.listen(), &stop);
         let both = futures::future::join(truth, mirror);
         tokio::select! {
             _ = both => {}
@@ -47,15 +47,15 @@ impl ChangeFollower {
         }
     }
 
-    async fn hear_truth(&self, mut listener: ChangeListener, stop: &StopSignal) {
+    async fn follow_truth(&self, mut listener: ChangeListener, stop: &StopSignal) {
         while !stop.is_told() {
             let mut gathered = Gathered::default();
             gathered.add(listener.next().await);
             let until = tokio::time::Instant::now() + GATHER;
             while gathered.providers.len() < GATHERED_MAX
-                && let Ok(heard) = tokio::time::timeout_at(until, listener.next()).await
+                && let Ok(event) = tokio::time::timeout_at(until, listener.next()).await
             {
-                gathered.add(heard);
+                gathered.add(event);
             }
             self.follow(gathered, stop).await;
         }
@@ -83,7 +83,7 @@ impl ChangeFollower {
         let _ = reconciler.run(order, stop, &mut |_| {}).await;
     }
 
-    async fn hear_mirror(&self, mut events: Receiver<MirrorEvent>, stop: &StopSignal) {
+    async fn follow_mirror(&self, mut events: Receiver<MirrorEvent>, stop: &StopSignal) {
         while let Some(event) = events.recv().await {
             match event {
                 MirrorEvent::Invalidated(_) | MirrorEvent::MaybeMissed => {
@@ -120,8 +120,8 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn add(&mut self, heard: ChangeEvent) {
-        match heard {
+    fn add(&mut self, event: ChangeEvent) {
+        match event {
             ChangeEvent::Provider(id) if !self.providers.contains(&id) => self.providers.push(id),
             ChangeEvent::Provider(_) => {}
             ChangeEvent::Setting(_) => self.settings = true,

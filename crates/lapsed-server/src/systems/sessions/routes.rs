@@ -68,7 +68,7 @@ async fn activate(
     Ok((status, JsonAnswer(ActivateAnswer::of(activated))))
 }
 
-/// Returns one session.
+/// Returns one session and its data.
 #[utoipa::path(get, path = "/v1/sessions/{name}/get/{session}", tag = "sessions",
     responses((status = 200, body = SessionAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,

@@ -68,8 +68,8 @@ async fn take(
         stop: app.stop.clone(),
         busy: app.busy.clone(),
     };
-    let hand = app.finish(taking.run(client)).await??;
-    Ok(JsonAnswer(TakeAnswer::of(body.owner, hand.over())))
+    let jobs = app.finish(taking.run(client)).await??;
+    Ok(JsonAnswer(TakeAnswer::of(body.owner, jobs.hand_over())))
 }
 
 fn limit(given: Option<usize>) -> HttpResult<usize> {
@@ -101,7 +101,7 @@ struct Taking {
 }
 
 impl Taking {
-    async fn run(self, mut client: oneshot::Receiver<()>) -> lapsed_core::Result<Hand> {
+    async fn run(self, mut client: oneshot::Receiver<()>) -> lapsed_core::Result<UndeliveredJobs> {
         let until = Instant::now() + self.wait;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -110,7 +110,7 @@ impl Taking {
             let is_gone = client.try_recv() != Err(oneshot::error::TryRecvError::Empty);
             if !taken.jobs.is_empty() || left.is_zero() || is_gone || self.stop.is_told() {
                 let Taking { inflight, busy, .. } = self;
-                return Ok(Hand { inflight, busy, taken: Some(taken) });
+                return Ok(UndeliveredJobs { inflight, busy, taken: Some(taken) });
             }
         }
     }
@@ -118,19 +118,19 @@ impl Taking {
 
 /// Jobs that were taken but not handed over yet. If they are dropped before that, they are given
 /// back.
-struct Hand {
+struct UndeliveredJobs {
     inflight: Arc<Inflight>,
     busy: mpsc::Sender<()>,
     taken: Option<Taken>,
 }
 
-impl Hand {
-    fn over(mut self) -> Taken {
+impl UndeliveredJobs {
+    fn hand_over(mut self) -> Taken {
         self.taken.take().expect("it is handed over once")
     }
 }
 
-impl Drop for Hand {
+impl Drop for UndeliveredJobs {
     fn drop(&mut self) {
         let Some(taken) = self.taken.take().filter(|taken| !taken.jobs.is_empty()) else { return };
         let Ok(runtime) = Handle::try_current() else { return };

@@ -58,9 +58,9 @@ async fn acquire(
     let (_here, client) = oneshot::channel();
     let (stop, busy) = (app.stop.clone(), app.busy.clone());
     let waiting = (!wait.is_zero()).then(|| wait_for_lease(&app.metrics, live.id())).flatten();
-    let asking = Asking { leases, acquire, wait, waiting, stop, busy };
-    let hand = app.finish(asking.run(client)).await??;
-    granted(hand.over())
+    let pending = PendingAcquire { leases, acquire, wait, waiting, stop, busy };
+    let lease = app.finish(pending.run(client)).await??;
+    granted(lease.hand_over())
 }
 
 fn wait(given: Option<u64>) -> HttpResult<Duration> {
@@ -127,7 +127,7 @@ async fn acquire_now(leases: &Leases, body: &AcquireBody) -> HttpResult<JsonAnsw
 }
 
 /// One `acquire` request, which runs independently of the client's connection.
-struct Asking {
+struct PendingAcquire {
     leases: Arc<Leases>,
     acquire: AcquireRequest,
     wait: Duration,
@@ -136,20 +136,20 @@ struct Asking {
     busy: mpsc::Sender<()>,
 }
 
-impl Asking {
-    async fn run(self, client: oneshot::Receiver<()>) -> lapsed_core::Result<Hand> {
-        let Asking { leases, acquire, wait, waiting, stop, busy } = self;
+impl PendingAcquire {
+    async fn run(self, client: oneshot::Receiver<()>) -> lapsed_core::Result<UndeliveredLease> {
+        let PendingAcquire { leases, acquire, wait, waiting, stop, busy } = self;
         let given_up = async { drop(select(client, pin!(stop.told())).await) };
         let acquired = leases.acquire_unless(&acquire, wait, given_up).await?;
         drop(waiting);
         let is_ours = acquire.request.is_none();
-        Ok(Hand { leases, busy, acquired: Some(acquired), is_ours })
+        Ok(UndeliveredLease { leases, busy, acquired: Some(acquired), is_ours })
     }
 }
 
 /// A lease that was granted but not handed over yet. If it is dropped before that, the lease is
 /// released.
-struct Hand {
+struct UndeliveredLease {
     leases: Arc<Leases>,
     busy: mpsc::Sender<()>,
     acquired: Option<Acquired>,
@@ -157,13 +157,13 @@ struct Hand {
     is_ours: bool,
 }
 
-impl Hand {
-    fn over(mut self) -> Acquired {
+impl UndeliveredLease {
+    fn hand_over(mut self) -> Acquired {
         self.acquired.take().expect("it is handed over once")
     }
 }
 
-impl Drop for Hand {
+impl Drop for UndeliveredLease {
     fn drop(&mut self) {
         let Some(Acquired::Granted(grant)) = self.acquired.take() else { return };
         let Ok(runtime) = Handle::try_current() else { return };
