@@ -156,7 +156,7 @@ impl AvailabilityPlan {
     fn describe_stores(&self) -> String {
         match &self.truth {
             TruthLayout::Embedded => {
-                "every fact is in the folder; who is asked for is in this process's memory"
+                "every fact is in the folder; reads are answered from the mirror in this process's memory"
                     .to_owned()
             }
             TruthLayout::Postgres { keys, .. } => format!(

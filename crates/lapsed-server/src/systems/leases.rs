@@ -180,13 +180,13 @@ impl LeasesPlan {
         let every = show_span(self.common.policy.every);
         match self.common.policy.idle_grace {
             Some(idle) => format!(
-                "whoever touches a key clears what is over first; a pass every {every} tidies up the \
-                 rest, once nobody has used the leases for {}",
+                "an operation on a key clears an expired lease first; a pass every {every} clears the \
+                 others, once nobody has used the leases for {}",
                 show_span(idle)
             ),
             None => format!(
-                "whoever touches a key clears what is over first; a pass every {every} tidies up the \
-                 rest"
+                "an operation on a key clears an expired lease first; a pass every {every} clears the \
+                 others"
             ),
         }
     }

@@ -70,8 +70,8 @@ impl ChangeFollower {
         } else if !gathered.providers.is_empty()
             && let Err(error) = self.availability.refresh(&gathered.providers).await
         {
-            tracing::warn!(%error, "what the application changed is followed when mirror and truth are \
-                compared");
+            tracing::warn!(%error, "the application's changes were not applied to the mirror; the next \
+                comparison of mirror and truth applies them");
         }
     }
 

@@ -82,7 +82,7 @@ impl AvailabilitySeries {
         to.register("lapsed_availability_mirror_seeded", help, self.mirror_seeded.clone());
         let help = "Providers with a change that this process could not write to the mirror yet";
         to.register("lapsed_availability_mirror_behind", help, self.mirror_behind.clone());
-        let help = "Circuit breaker of the mirror: 0 closed (in use), 1 half open (trial), 2 open (bypassed)";
+        let help = "Circuit breaker of the mirror: 0 closed, 1 half open, 2 open (mirror bypassed)";
         to.register("lapsed_availability_breaker_state", help, self.breaker.clone());
         let help = "How often this process filled the mirror from the truth";
         to.register("lapsed_availability_seeds", help, self.seeds.clone());

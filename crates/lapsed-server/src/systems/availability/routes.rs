@@ -102,11 +102,11 @@ fn nobody(id: &Name) -> Problem {
 
 fn deactivated(id: &Name) -> Problem {
     let detail = format!(
-        "{:?} is deactivated, and nothing was noted; an operator may let it work again with POST \
+        "{:?} is deactivated, and no heartbeat was recorded; an operator may let it work again with POST \
          providers/ID/activate",
         id.as_str()
     );
-    Problem::new(StatusCode::FORBIDDEN, "deactivated", "It may not work", detail)
+    Problem::new(StatusCode::FORBIDDEN, "deactivated", "The provider is deactivated", detail)
         .with("provider", json!(id))
 }
 
@@ -116,6 +116,6 @@ fn not_online(id: &Name) -> Problem {
          it was silent, or nobody knows it; it comes back with POST providers/ID/online",
         id.as_str()
     );
-    Problem::new(StatusCode::CONFLICT, "not_online", "It is not online", detail)
+    Problem::new(StatusCode::CONFLICT, "not_online", "The provider is not online", detail)
         .with("provider", json!(id))
 }

@@ -8,7 +8,7 @@ use crate::print::count;
 use crate::systems::words::{GENERAL, KindWords};
 
 pub const WORDS: KindWords = KindWords {
-    tag: "Jobs in somebody's hands, put back when their worker dies",
+    tag: "Jobs that workers hold, put back when their worker dies",
     entries: "in flight",
     entries_shown: "in flight",
     reclaimed: "recovered",

@@ -179,31 +179,31 @@ fn refused(change: &SessionChange, refusal: SessionRefusal) -> Problem {
         SessionRefusal::NoSuchProvider => change.provider().map_or_else(|| no_session(id), nobody),
         SessionRefusal::NotAccepted => conflict(
             "not_accepted",
-            "Nobody has accepted it",
+            "No provider has accepted the session",
             format!("nobody has accepted {:?} yet; POST sessions/ID/accept first", id.as_str()),
         ),
         SessionRefusal::Over(status) => conflict(
             "over",
-            "It is over",
+            "The session is over",
             format!("{:?} is {status}, and stays so; begin another session", id.as_str()),
         )
         .with("session_status", json!(status)),
         SessionRefusal::Taken(holder) => conflict(
             "taken",
-            "Somebody else has it",
+            "Another provider has the session",
             format!("{holder:?} has it; to hand it on: POST sessions/ID/reroute"),
         )
         .with("provider", json!(holder)),
         SessionRefusal::Full { sessions, max } => conflict(
             "full",
-            "It has no room",
+            "The provider has no capacity",
             format!("{:?} has {sessions} of {max} sessions; ask another", provider()),
         )
         .with("sessions", json!(sessions))
         .with("max", json!(max)),
         SessionRefusal::Deactivated => conflict(
             "deactivated",
-            "It may not work",
+            "The provider is deactivated",
             format!("{:?} is deactivated; ask another", provider()),
         ),
     }

@@ -90,7 +90,7 @@ fn held(grant: &Grant) -> Problem {
         grant.token,
         left.as_secs_f64()
     );
-    Problem::new(StatusCode::CONFLICT, "held", "Somebody else holds it", detail)
+    Problem::new(StatusCode::CONFLICT, "held", "Another owner holds the lease", detail)
         .with("namespace", json!(grant.namespace))
         .with("key", json!(grant.key))
         .with("holder", json!(grant.owner))
