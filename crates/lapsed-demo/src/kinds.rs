@@ -15,6 +15,9 @@ use crate::show::actor::DemoActor;
 use crate::show::script::ScriptStep::{self, Freeze, Kill, Leave, Special};
 use lapsed_server::failure::Failure;
 
+/// Makes one event happen; the number only grows. Returns a line that describes the event.
+pub type SpecialEvent = fn(&Api, u64) -> Result<String, Failure>;
+
 /// What `lapsed demo --serve` does with one kind of system.
 pub struct DemoKind {
     /// The system, as `KIND/NAME`.
@@ -40,7 +43,7 @@ pub struct DemoKind {
     /// Runs about once a second, with an increasing number.
     pub now_and_then: fn(&Api, u64) -> Result<(), Failure>,
     /// Further events of the script, called with an increasing number; each returns a line that describes it.
-    pub specials: &'static [fn(&Api, u64) -> Result<String, Failure>],
+    pub specials: &'static [SpecialEvent],
 }
 
 /// A group of receipts that one sentence describes.

@@ -144,7 +144,7 @@ impl Show {
             KINDS.iter().try_for_each(|kind| (kind.now_and_then)(&self.api, number))?;
         }
         if now >= self.next_step_at {
-            let (act, pause) = self.script.next();
+            let (act, pause) = self.script.advance();
             self.next_step_at = now + pause;
             if let Some(line) = self.act(act, now)? {
                 self.say(&line)?;

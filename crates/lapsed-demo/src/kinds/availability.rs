@@ -22,7 +22,7 @@ pub const SHOWN: DemoKind = DemoKind {
     actor: || Box::new(ProviderActor::default()),
     per_owner: true,
     sentence,
-    prepare: prepare,
+    prepare,
     now_and_then: |_, _| Ok(()),
     specials: &[],
 };

@@ -25,7 +25,7 @@ pub const SHOWN: DemoKind = DemoKind {
     actor: || Box::new(WorkerActor::default()),
     per_owner: true,
     sentence,
-    prepare: prepare,
+    prepare,
     now_and_then: |api, number| enqueue(api, number, FINE).map(drop),
     specials: &[poison, broken],
 };

@@ -32,7 +32,7 @@ pub struct Script(usize);
 
 impl Script {
     /// The step to carry out now, and the pause before the next one.
-    pub fn next(&mut self) -> (ScriptStep, Duration) {
+    pub fn advance(&mut self) -> (ScriptStep, Duration) {
         let act = ROUND[self.0 % ROUND.len()];
         self.0 += 1;
         (act, if self.0 < FAST { PAUSE_FAST } else { PAUSE })
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn every_role_dies_within_a_round_and_the_first_deaths_come_at_once() {
         let mut script = Script::default();
-        let acts: Vec<_> = (0..ROUND.len()).map(|_| script.next()).collect();
+        let acts: Vec<_> = (0..ROUND.len()).map(|_| script.advance()).collect();
         for kind in KINDS {
             assert!(
                 acts.iter().any(|(act, _)| *act == ScriptStep::Kill(kind.role)),
@@ -57,6 +57,6 @@ mod tests {
         }
         let opening: Duration = acts[..FAST - 1].iter().map(|(_, pause)| *pause).sum();
         assert!(opening < Duration::from_secs(3), "{opening:?}");
-        assert_eq!(script.next().0, acts[0].0, "the round begins again");
+        assert_eq!(script.advance().0, acts[0].0, "the round begins again");
     }
 }
