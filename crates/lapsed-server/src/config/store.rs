@@ -1,4 +1,4 @@
-//! `[store.NAME]`: the address of a store. What only one driver of stores has is in [`drivers`].
+//! `[store.NAME]`: the address of a store. What only one driver of stores has is in `drivers`.
 
 mod drivers;
 pub mod object;
