@@ -11,11 +11,6 @@ SEEDS ?= 1000
 # Most tests wait for a clock: many at a time cost nothing.
 THREADS ?= 16
 
-# `make quick`: whose tests, and which of them need a server, a database or a tool that `make servers` installs.
-QUICK  := lapsed-core lapsed-availability lapsed-embedded lapsed-server lapsed-cli
-SERVED := alerts availability_servers described functions grafana guide init leases_objects packaging redis redis_stuck \
-	webhooks
-
 .PHONY: help run demo show servers peers quick test faults screenshots schema fuzz lint bench api sim release deb clean
 
 help: ## this list
@@ -39,11 +34,10 @@ servers: ## what tests and benchmarks run against: Redis, Valkey, PostgreSQL, cl
 peers: ## the same, and what the benchmarks compare with: job queues, etcd, ZooKeeper
 	@scripts/servers.sh --peers
 
-quick: ## the inner loop: fmt, clippy, every test that needs no server, twenty seeds of the simulation (a minute after an edit)
+quick: ## the inner loop: fmt, clippy, and the tests of all crates that need neither a server nor a second
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
-	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --locked --quiet $(QUICK:%=-p %) --lib --test all -- $(SERVED:%=--skip %::)
-	$(CARGO) run --locked --quiet -p lapsed-sim -- --seeds 20
+	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --quiet --lib
 
 test: servers ## every test, the simulation included
 	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --no-fail-fast
