@@ -398,9 +398,10 @@ pub struct BrakeArgs {
 pub enum BrakeCommand {
     /// Reclaim every dead entry without limit, for the time that --for gives.
     Release,
-    /// Reclaim nothing until the brake is released.
+    /// Declare no owner dead until `auto` or `release`; what owners left that were declared dead before
+    /// is still removed.
     Hold,
-    /// Return to automatic operation: the brake holds when too many entries are suspect.
+    /// Return to automatic operation: the brake holds when too many owners are silent at once.
     Auto,
 }
 

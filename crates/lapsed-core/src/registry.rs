@@ -54,7 +54,8 @@ pub enum Registered {
     New,
     /// This incarnation held the key already.
     Kept,
-    /// Another owner held the key; it was removed from that owner's index in the same step.
+    /// Another owner, or an older incarnation of the same owner, held the key. The same step removed
+    /// it from that incarnation's index.
     Moved { from: Holder },
     /// Another owner holds the key and the policy is [`TakePolicy::IfFree`], or a newer incarnation
     /// of the same owner holds it. Nothing changed.

@@ -2,8 +2,8 @@
 //!
 //! The store's only tool is the conditional write: make an object if there is none, replace it if it is
 //! still what was read. Read in this order: `objects` (one request, and what to make of its answer),
-//! `clock` (what time it is there), `doc` (what is written), `leases` (the operations), `log`
-//! (receipts: once, whoever dies when). [`ObjectStore::probe`] tries what the server really does.
+//! `clock` (what time it is there), `document` (what is written), `leases` (the operations), `log`
+//! (receipts: one for each reclaim, whichever process dies in between). [`ObjectStore::probe`] tries what the server really does.
 
 mod clock;
 mod config;

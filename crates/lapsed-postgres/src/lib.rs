@@ -1,9 +1,9 @@
 //! PostgreSQL: the truth of `availability`, in an application's own tables or in tables made for it.
 //!
-//! Read in this order: [`Layout`] (what the tables are called), `schema` (how they are made), `link` (a
+//! Read in this order: [`Layout`] (what the tables are called), `schema` (how they are made), `pool` (a
 //! call: a connection, a time limit, an end), `availability` (the operations). Every change of a provider
-//! is one transaction: first the lock on the provider's version, then the change, then a look with fresh
-//! eyes; so the higher version has always seen more.
+//! is one transaction: first the lock on the provider's version, then the change, then a read
+//! in a statement of its own, which sees every change with a lower version.
 
 mod address;
 mod availability;

@@ -41,7 +41,7 @@ pub struct SweeperParts {
     /// Unique among all sweepers that run against the same store.
     name: String,
     sweep: Arc<dyn Sweep>,
-    /// The store of terms and of the operator's settings are.
+    /// The store of terms and of the operator's settings.
     store: Arc<dyn Store>,
     policy: Policy,
     brake: Arc<Brake>,

@@ -1,4 +1,4 @@
-//! Opened stores: the only module that names the store crates.
+//! Opened stores, and which systems each of them carries.
 // If only one store is compiled in, some match arms are unreachable and some arguments unused.
 #![allow(unreachable_patterns, unused_variables)]
 

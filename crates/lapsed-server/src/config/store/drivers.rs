@@ -1,6 +1,6 @@
 //! The drivers of stores: the forms of their addresses, the kinds of system that they support, and
 //! how their section of the file is read. To add a store, add an element to [`DRIVERS`] and a
-//! variant to [`StoreLocation`] here, and a variant to `OpenStore` in `crate::stores`.
+//! variant to [`StoreLocation`] here, and a variant to `OpenStore` in `lapsed::assembly`.
 
 use std::path::{Path, PathBuf};
 

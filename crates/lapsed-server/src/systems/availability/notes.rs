@@ -32,7 +32,7 @@ pub async fn of(
                 notes.push(triggers(plan, there, all));
             }
         }
-        OpenStore::Embedded(_) | OpenStore::Object(_) => {}
+        _ => {}
     }
     Ok(notes)
 }
