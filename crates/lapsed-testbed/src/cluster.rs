@@ -1,6 +1,7 @@
 //! A cluster of masters without replicas, with its slots spread evenly.
 
 mod migration;
+mod replicas;
 mod slot;
 
 use std::ops::RangeInclusive;

@@ -5,7 +5,7 @@
 
 use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
@@ -80,6 +80,8 @@ struct Shared {
     rules: Mutex<Vec<Rule>>,
     seen: Mutex<Vec<String>>,
     date_shift_s: AtomicI64,
+    /// Seconds since 1970; 0: the date is not set.
+    date_set_s: AtomicU64,
     closed: AtomicBool,
     busy: AtomicUsize,
 }
@@ -104,6 +106,7 @@ impl HttpProxy {
             rules: Mutex::default(),
             seen: Mutex::default(),
             date_shift_s: AtomicI64::new(0),
+            date_set_s: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
         });
@@ -138,6 +141,11 @@ impl HttpProxy {
     /// Whether every rule that happens a number of times has happened that often.
     pub fn is_done(&self) -> bool {
         locked(&self.shared.rules).iter().all(|rule| rule.times == 0 || rule.times == usize::MAX)
+    }
+
+    /// From now on every answer has this `date`, in seconds since 1970-01-01 UTC; nothing else changes.
+    pub fn set_date(&self, unix_seconds: u64) {
+        self.shared.date_set_s.store(unix_seconds, Ordering::SeqCst);
     }
 
     /// Shifts the `date` of the answers by this many seconds from now on; nothing else changes.
@@ -237,8 +245,14 @@ impl Shared {
         answer.ok_or_else(|| TestbedError::new("the server closed without an answer"))
     }
 
-    /// Shifts the `date` of an answer as set by `shift_date`.
+    /// Changes the `date` of an answer as told by `set_date` or `shift_date`.
     fn redated(&self, mut answer: Message) -> Message {
+        let set_s = self.date_set_s.load(Ordering::SeqCst);
+        if set_s != 0 {
+            let date = SystemTime::UNIX_EPOCH + Duration::from_secs(set_s);
+            answer.set_header("date", &httpdate::fmt_http_date(date));
+            return answer;
+        }
         let shift = self.date_shift_s.load(Ordering::SeqCst);
         if shift == 0 {
             return answer;

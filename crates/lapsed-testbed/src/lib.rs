@@ -14,6 +14,7 @@
 //! # Ok::<(), lapsed_testbed::TestbedError>(())
 //! ```
 
+mod byte_proxy;
 mod cluster;
 mod coordinator;
 mod error;
@@ -30,10 +31,12 @@ mod proxy;
 mod replica;
 pub mod resp;
 mod server;
+mod settable_clock;
 mod spawner;
 mod steady;
 mod wait;
 
+pub use byte_proxy::ByteProxy;
 pub use cluster::{Cluster, SLOTS, slot_of};
 pub use coordinator::{Coordinator, CoordinatorEngine};
 pub use error::{TestbedError, TestbedResult};
@@ -47,5 +50,6 @@ pub use prometheus::Prometheus;
 pub use proxy::Proxy;
 pub use replica::Replica;
 pub use server::{Engine, Persistence, PortChoice, RedisServer, ServerOptions};
+pub use settable_clock::SettableClock;
 pub use steady::{steadily, steadily_async};
 pub use wait::until;

@@ -149,6 +149,13 @@ impl ObjectServer {
         self.process.kill()
     }
 
+    /// Starts it again on the same ports and folder, and waits until it answers; kills it first if it
+    /// still runs. SeaweedFS has what it had; the others keep nothing.
+    pub fn restart(&self) -> TestbedResult<()> {
+        self.kill()?;
+        self.launch()
+    }
+
     fn launch(&self) -> TestbedResult<()> {
         let log = self.dir.path().join("server.log");
         let out = OpenOptions::new().create(true).append(true).open(&log)?;

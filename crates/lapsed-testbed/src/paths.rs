@@ -25,6 +25,12 @@ pub(crate) fn initdb() -> TestbedResult<PathBuf> {
     installed("bin/initdb")
 }
 
+/// The program that copies a running server; it lies where the server itself does.
+pub(crate) fn pg_basebackup() -> TestbedResult<PathBuf> {
+    let server = postgres()?.canonicalize()?;
+    Ok(server.with_file_name("pg_basebackup"))
+}
+
 pub fn psql() -> TestbedResult<PathBuf> {
     installed("bin/psql")
 }
@@ -82,6 +88,16 @@ pub fn ruby() -> TestbedResult<PathBuf> {
     installed("bin/ruby")
 }
 
+/// An interpreter that finds the job systems that lapsed rescues: `rq`, `dramatiq`.
+pub fn rescue_python() -> TestbedResult<PathBuf> {
+    installed("rescue/python/bin/python")
+}
+
+/// The folder where Node finds BullMQ.
+pub fn rescue_node_modules() -> TestbedResult<PathBuf> {
+    installed("rescue/node/node_modules")
+}
+
 /// The folder that holds `bullmq`. Only benchmarks need the peers: tests never install them.
 pub fn peer_node_modules() -> TestbedResult<PathBuf> {
     installed_by("peers/node/node_modules", &["--peers"])
@@ -105,6 +121,11 @@ pub fn java() -> TestbedResult<PathBuf> {
 /// ZooKeeper; it names the others that it needs.
 pub fn zookeeper_jar() -> TestbedResult<PathBuf> {
     installed_by("peers/zookeeper.jar", &["--peers"])
+}
+
+/// Answers a program's questions for the time in the place of the system, where it is preloaded.
+pub(crate) fn libfaketime() -> TestbedResult<PathBuf> {
+    installed("lib/libfaketime.so.1")
 }
 
 /// Starts a program so that it dies with the thread that started it.

@@ -8,6 +8,7 @@
 mod family;
 mod folder;
 mod proxy;
+mod standby;
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -21,7 +22,8 @@ use rustix::process::Signal;
 
 use crate::port::Port;
 use crate::process::Process;
-use crate::{TestbedError, TestbedResult, paths, spawner, until};
+use crate::settable_clock::ENV;
+use crate::{SettableClock, TestbedError, TestbedResult, paths, spawner, until};
 
 use family::Family;
 use folder::Folder;
@@ -57,11 +59,19 @@ pub struct PostgresOptions {
     pub hba: Vec<String>,
     /// Certificate and key, in PEM: the server then speaks TLS, too.
     pub tls: Option<(String, String)>,
+    /// `None`: the clock of this machine.
+    pub clock: Option<SettableClock>,
 }
 
 impl Default for PostgresOptions {
     fn default() -> Self {
-        Self { durability: Durability::Process, extra: Vec::new(), hba: Vec::new(), tls: None }
+        Self {
+            durability: Durability::Process,
+            extra: Vec::new(),
+            hba: Vec::new(),
+            tls: None,
+            clock: None,
+        }
     }
 }
 
@@ -83,6 +93,11 @@ impl PostgresOptions {
 
     pub fn tls(mut self, certificate: &str, key: &str) -> Self {
         self.tls = Some((certificate.to_owned(), key.to_owned()));
+        self
+    }
+
+    pub fn clock(mut self, clock: &SettableClock) -> Self {
+        self.clock = Some(clock.clone());
         self
     }
 
@@ -238,7 +253,15 @@ impl PostgresServer {
 
     fn launch(&self) -> TestbedResult<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file())?;
-        let mut command = folder::as_its_user(&paths::postgres()?)?;
+        let program = paths::postgres()?;
+        let mut command = match &self.options.clock {
+            None => folder::as_its_user(&program)?,
+            Some(clock) => {
+                let mut command = folder::as_its_user(Path::new(ENV))?;
+                command.args(clock.arguments(&program)?);
+                command
+            }
+        };
         command.arg("-D").arg(self.dir()).current_dir(self.dir());
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.run(command).map_err(|error| {
@@ -250,6 +273,7 @@ impl PostgresServer {
 
     fn run(&self, command: Command) -> TestbedResult<()> {
         self.process.start(command)?;
+        self.options.clock.iter().for_each(|clock| clock.note(self.pid()));
         until("its readiness", START_LIMIT, || {
             if let Some(status) = self.process.ended()? {
                 return Err(TestbedError::new(format!("it ended with {status}")));
@@ -262,7 +286,8 @@ impl PostgresServer {
     fn is_ready(&self) -> bool {
         let file = fs::read_to_string(self.dir().join("postmaster.pid")).unwrap_or_default();
         let line = |n: usize| file.lines().nth(n).map(str::trim);
-        line(0).and_then(|pid| pid.parse().ok()) == self.pid() && line(7) == Some("ready")
+        let is_up = matches!(line(7), Some("ready" | "standby"));
+        line(0).and_then(|pid| pid.parse().ok()) == self.pid() && is_up
     }
 
     fn found_port_taken(&self) -> bool {

@@ -43,6 +43,11 @@ impl Replica {
         Ok(())
     }
 
+    /// The server that it is, once it was promoted.
+    pub fn into_server(self) -> RedisServer {
+        self.server
+    }
+
     /// Waits until it has everything that the primary had when this was called.
     pub fn wait_synced(&self) -> TestbedResult<()> {
         let behind = |field: &str, info: &str| field_of(info, field).parse::<u64>().ok();

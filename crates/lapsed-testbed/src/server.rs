@@ -15,7 +15,8 @@ use tempfile::TempDir;
 use crate::port::Port;
 use crate::process::Process;
 use crate::resp::RespConnection;
-use crate::{TestbedError, TestbedResult, paths, spawner, until};
+use crate::settable_clock::ENV;
+use crate::{SettableClock, TestbedError, TestbedResult, paths, spawner, until};
 
 /// How long a server may take from its start to its first answer.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -69,12 +70,20 @@ pub struct ServerOptions {
     /// Lines of the server's configuration, last and so decisive. A `requirepass` here is also used
     /// by [`RedisServer::command`] and told in [`RedisServer::url`].
     pub extra: Vec<(String, String)>,
+    /// `None`: the clock of this machine. Not for Debian's Redis, see [`SettableClock`].
+    pub clock: Option<SettableClock>,
 }
 
 impl ServerOptions {
     /// No persistence, a free port, nothing extra.
     pub fn new(engine: Engine) -> Self {
-        Self { engine, persistence: Persistence::None, port: PortChoice::Free, extra: Vec::new() }
+        Self {
+            engine,
+            persistence: Persistence::None,
+            port: PortChoice::Free,
+            extra: Vec::new(),
+            clock: None,
+        }
     }
 
     pub fn persistence(mut self, persistence: Persistence) -> Self {
@@ -89,6 +98,11 @@ impl ServerOptions {
 
     pub fn extra(mut self, key: &str, value: &str) -> Self {
         self.extra.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub fn clock(mut self, clock: &SettableClock) -> Self {
+        self.clock = Some(clock.clone());
         self
     }
 
@@ -231,7 +245,15 @@ impl RedisServer {
 
     fn launch(&self) -> TestbedResult<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file())?;
-        let mut command = spawner::mortal(&self.options.engine.program()?)?;
+        let program = self.options.engine.program()?;
+        let mut command = match &self.options.clock {
+            None => spawner::mortal(&program)?,
+            Some(clock) => {
+                let mut command = spawner::mortal(Path::new(ENV))?;
+                command.args(clock.arguments(&program)?);
+                command
+            }
+        };
         command.arg(conf::file(self.dir())).current_dir(self.dir());
         command.stdin(std::process::Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.run(command).map_err(|error| {
@@ -243,6 +265,7 @@ impl RedisServer {
 
     fn run(&self, command: Command) -> TestbedResult<()> {
         self.process.start(command)?;
+        self.options.clock.iter().for_each(|clock| clock.note(self.pid()));
         until("its first answer", START_LIMIT, || {
             if let Some(status) = self.process.ended()? {
                 return Err(TestbedError::new(format!("it ended with {status}")));

@@ -42,16 +42,20 @@ pub(super) struct Folder {
 impl Folder {
     /// A new data folder, as `initdb` makes it.
     pub(super) fn new(durability: Durability) -> TestbedResult<Self> {
-        let template = template()?;
-        let folder = match durability {
-            Durability::Process => Self::empty(&fast_place())?,
-            Durability::Disk => Self::empty(&temp_dir())?,
-        };
+        let (template, folder) = (template()?, Self::empty_for(durability)?);
         run(Command::new("cp")
             .args(["-a", "--reflink=auto", "-T"])
             .arg(template)
             .arg(&folder.data))?;
         Ok(folder)
+    }
+
+    /// An empty data folder, for a copy of another server.
+    pub(super) fn empty_for(durability: Durability) -> TestbedResult<Self> {
+        match durability {
+            Durability::Process => Self::empty(&fast_place()),
+            Durability::Disk => Self::empty(&temp_dir()),
+        }
     }
 
     fn empty(place: &Path) -> TestbedResult<Self> {
@@ -70,6 +74,12 @@ impl Folder {
 
     pub(super) fn path(&self) -> &Path {
         &self.data
+    }
+
+    /// Adds lines to a file that is there.
+    pub(super) fn append(&self, name: &str, text: &str) -> TestbedResult<()> {
+        let before = fs::read_to_string(self.data.join(name))?;
+        self.write(name, &format!("{before}{text}"))
     }
 
     /// A file that only the server's user may read.
