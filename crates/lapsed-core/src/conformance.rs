@@ -3,12 +3,17 @@
 //! A suite's cases and its fixture stay with their system, because they differ in what they hold. What
 //! is the same is here: how a case is run, and the types that every fixture needs.
 
+pub mod unanswered;
+mod watched_sweep;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
 use crate::name::Name;
+
+pub use watched_sweep::{SentBatch, SweepMoment, WatchedSweep};
 
 /// Advances a store's clock by a duration, and resolves when it has.
 pub type Advance = Box<dyn Fn(Duration) -> BoxFuture<'static, ()> + Send + Sync>;

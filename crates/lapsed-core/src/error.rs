@@ -16,8 +16,8 @@ pub enum Error {
     ///
     /// **Effect**: a read changed nothing. A write that was sent but not answered may have been
     /// carried out. Repeating it is safe, because every write of this library is idempotent or
-    /// guarded. The exceptions are `connect` and `disconnect` of
-    /// [`SessionsStore`](crate::sessions::SessionsStore), which change a counter.
+    /// guarded. The exceptions, which a [`RequestId`](crate::request::RequestId) makes repeatable, are
+    /// in `docs/idempotency.md`.
     #[error("{store} is unavailable: {what}")]
     Unavailable {
         /// The store, as the configuration names it.
@@ -57,6 +57,14 @@ pub enum Error {
     /// **Effect**: nothing changed.
     #[error("{0}")]
     Invalid(String),
+    /// The idempotency key came before, with another content. Use a new key for every new request.
+    ///
+    /// **Effect**: nothing changed.
+    #[error(
+        "the idempotency key `{key}` was used before for a request with other content; use a new key \
+         for a new request, or repeat the request unchanged"
+    )]
+    KeyReused { key: String },
     /// The store contains data that this version cannot read.
     ///
     /// **Effect**: nothing changed; nothing was repaired or removed.
@@ -81,6 +89,7 @@ impl Error {
             Error::Throttled { .. } => "throttled",
             Error::Lost(_) => "lost",
             Error::Invalid(_) => "invalid",
+            Error::KeyReused { .. } => "key_reused",
             Error::Corrupt { .. } => "corrupt",
             Error::Unsupported { .. } => "unsupported",
         }

@@ -28,11 +28,12 @@ use tokio::sync::Notify;
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::{Beat, Claim, Ending, Incarnation, OwnerStore};
-use crate::sweep::{Suspect, Sweep};
+use crate::request::{RequestId, not_repeatable};
+use crate::sweep::Sweep;
 use crate::system::Restored;
 use rules::{DeadLetterReason, OnDeath, QueueEnd};
 
-pub use operations::{Inflight, InflightParts, RetiredWorker};
+pub use operations::{Inflight, InflightParts};
 pub use worker::{JobOutcome, JobResult, Worker};
 
 /// Heartbeat interval of a worker, as in the application that this system was modelled on.
@@ -256,6 +257,9 @@ pub enum JobPlace {
         /// Error text of its last worker, if it gave one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// Where the job is kept, in words, if the application keeps it itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept_in: Option<String>,
     },
 }
 
@@ -318,6 +322,9 @@ pub struct RecoveredJob {
     /// The payload, if the job was dropped and only the receipt keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
+    /// Where the dead letter was put, in words, if the application keeps it itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_in: Option<String>,
 }
 
 /// What was done with a job whose worker died.
@@ -345,10 +352,40 @@ pub trait InflightStore: OwnerStore + Sweep {
     /// Puts jobs on their queues. Durable when the call returns; repeating it is safe.
     async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>>;
 
+    /// Like [`enqueue`](Self::enqueue) for a request that may be repeated: all its attempts get the
+    /// same results, also if a job was completed since. `KeyReused` if the key came before with
+    /// another fingerprint.
+    async fn enqueue_once(&self, request: &RequestId, _jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        Err(not_repeatable(Some(self.system()), "enqueue", request))
+    }
+
     /// Pops up to `limit` jobs and registers them in the same step, so that no job is only in a
     /// worker's memory. Returns at once, possibly with no job. `Lost` if that incarnation has
     /// ended.
     async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken>;
+
+    /// Like [`take`](Self::take) for a request that may be repeated because its answer was lost. What
+    /// was taken is kept under the request's key in the same step. Another attempt of the same request
+    /// takes nothing: it gets the jobs that this claim still holds, with the same tokens. A take that
+    /// found no job is not kept. `KeyReused` if the key came before with another fingerprint;
+    /// `Unavailable` if this attempt was given up before.
+    async fn take_once(
+        &self,
+        request: &RequestId,
+        _claim: &Claim,
+        _queue: &Name,
+        _limit: usize,
+    ) -> Result<Taken> {
+        Err(not_repeatable(Some(self.system()), "take", request))
+    }
+
+    /// Gives up one attempt of a take whose answer did not reach its caller. The jobs that the request
+    /// took go back to the front of their queues, unless another attempt of it was answered. If the
+    /// store carries out this attempt only afterwards, the attempt is refused. Returns how many jobs
+    /// were given back; repeating the call is safe.
+    async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
+        Err(not_repeatable(Some(self.system()), "take", request))
+    }
 
     /// Is notified when a job may have arrived on `queue`; may also be notified for nothing.
     /// `None`: the store cannot notify, and the caller polls.
@@ -375,10 +412,6 @@ pub trait InflightStore: OwnerStore + Sweep {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>>;
-
-    /// Jobs that one *ended* incarnation still holds, as suspects, at most `limit`. `retire` puts
-    /// them back.
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
     async fn counts(&self) -> Result<JobCounts>;
 

@@ -8,6 +8,7 @@
 //! store checks inside its atomic step.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,8 @@ pub struct Campaign {
     candidate: String,
     options: TermOptions,
     held: watch::Sender<Option<HeldTerm>>,
+    /// Whether the last renewal failed. Only the first failure in a row is logged as a warning.
+    failing: AtomicBool,
 }
 
 impl Campaign {
@@ -89,7 +92,18 @@ impl Campaign {
         let (sender, held) = watch::channel(None);
         let leadership = Leadership { clock: clock.clone(), held };
         let candidate = candidate.to_owned();
-        (Campaign { store, clock, system, candidate, options, held: sender }, leadership)
+        (
+            Campaign {
+                store,
+                clock,
+                system,
+                candidate,
+                options,
+                held: sender,
+                failing: AtomicBool::new(false),
+            },
+            leadership,
+        )
     }
 
     /// Takes and renews the term until `stop` resolves, then resigns.
@@ -113,13 +127,22 @@ impl Campaign {
         let mono_until = self.clock.mono() + self.options.ttl;
         let wall_until_ms = self.clock.wall_ms() + ttl_ms;
         let sent = self.store.campaign(&self.system, &self.candidate, ttl_ms);
-        match within(&*self.clock, self.options.timeout, sent).await {
+        let answer = within(&*self.clock, self.options.timeout, sent).await;
+        let failed = !matches!(answer, Some(Ok(_)));
+        let is_new = !self.failing.swap(failed, Ordering::Relaxed);
+        match answer {
             Some(Ok(Some(term))) => {
                 let number = term.number;
                 self.held.send_replace(Some(HeldTerm { number, mono_until, wall_until_ms }));
             }
             Some(Ok(None)) => {
                 self.held.send_replace(None);
+            }
+            Some(Err(error)) if !is_new => {
+                tracing::debug!(system = %self.system, %error, "the leader's term could not be renewed");
+            }
+            None if !is_new => {
+                tracing::debug!(system = %self.system, "the store did not answer the renewal of the leader's term")
             }
             Some(Err(error)) => {
                 tracing::warn!(system = %self.system, %error, "the leader's term could not be renewed");

@@ -4,7 +4,8 @@
 //! A lease ends at its deadline on the store's clock, without any action. The next operation on the
 //! key clears an expired lease in the same atomic step as its own work; the sweep only removes what
 //! no operation has touched. The record of a key outlives its leases, so that its tokens never
-//! start again.
+//! start again. The sweep deletes (*forgets*) the record of a key that nobody has used for long,
+//! after the store's token floor was raised to its token.
 //!
 //! This module holds what is the same for every store: the rules ([`rules`]), the operations
 //! ([`Leases`]), a handle that renews in the background ([`Hold`]), the explanation of a lease's
@@ -48,6 +49,9 @@ pub const TTL_MS_MAX: u64 = 30 * 24 * 3_600_000;
 
 /// How long a decision is kept unless the request says otherwise, in milliseconds.
 pub const DECISION_TTL_MS: u64 = 24 * 3_600_000;
+
+/// How long the record of a key that nobody uses is kept unless configured, in milliseconds.
+pub const FORGET_AFTER_MS: u64 = 30 * 24 * 3_600_000;
 
 /// Longest key or transaction id, in bytes. Escaped, it must still fit into the name of an object.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -480,6 +484,11 @@ pub enum RemovedLease {
 /// that was released or cleared is `Gone`. The population of a census is the number of leases, if
 /// the store knows it without reading all of them. While the brake holds (`undeclared_max` is 0)
 /// nothing is listed.
+///
+/// A pass also forgets keys that nobody has used for as long as the store was told
+/// ([`LeaseRecord::idle`]): the record is deleted, without a receipt, and counted in
+/// [`keys_forgotten`](Self::keys_forgotten). No later token of such a key is smaller than an
+/// earlier one.
 #[async_trait]
 pub trait LeasesStore: Sweep {
     /// Grants the next token of a key unless the key is held. The grant is durable when the call
@@ -502,7 +511,8 @@ pub trait LeasesStore: Sweep {
     /// Ends the lease; the key keeps its token. A repeated call answers that the lease has ended.
     async fn release(&self, ticket: &LeaseTicket) -> Result<WithCleared<Fenced<()>>>;
 
-    /// State of one key; `None`: the key was never leased. Clears an expired lease.
+    /// State of one key; `None`: the key was never leased, or it is forgotten. Clears an expired
+    /// lease.
     async fn describe(&self, key: &LeaseKey) -> Result<WithCleared<Option<LeaseInfo>>>;
 
     /// State of one key, without clearing anything.
@@ -547,6 +557,9 @@ pub trait LeasesStore: Sweep {
 
     /// The decision on a transaction and whether it has expired, without deleting anything.
     async fn peek_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>>;
+
+    /// Number of keys that this process has forgotten since it opened the system.
+    fn keys_forgotten(&self) -> u64;
 
     /// Puts back what receipt `seq` removed and marks the receipt. A lease is granted again to the
     /// same owner, with the next token and a whole TTL, if the key was not acquired since; the old

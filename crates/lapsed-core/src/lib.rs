@@ -39,7 +39,6 @@
 //! assert_eq!(StrictOwnerGuard.judge(&away), Err(Refusal::StoreAway));
 //! ```
 
-pub mod activity;
 pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -53,11 +52,14 @@ pub mod owner;
 pub mod receipt;
 pub mod reconcile;
 pub mod registry;
+pub mod request;
 pub mod schedule;
 pub mod sessions;
 pub mod store;
+pub mod store_caller;
 pub mod sweep;
 pub mod system;
+pub mod upkeep;
 
 pub use error::{Error, Result};
 pub use name::{Kind, Name, SystemId};

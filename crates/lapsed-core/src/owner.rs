@@ -17,9 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 use crate::name::Name;
+use crate::request::{RequestId, not_repeatable};
 
-pub use crate::system::release::ReleasedHoldings;
-pub(crate) use handle::Release;
 pub use handle::{Owner, OwnerOptions};
 
 /// Number of one run of an owner. It only grows within a system, and no number is used twice.
@@ -114,6 +113,24 @@ impl fmt::Display for Lost {
     }
 }
 
+/// What a retired owner held and no longer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReleasedHoldings {
+    /// The incarnation that has ended.
+    pub incarnation: Incarnation,
+    /// How many entries were removed (or put back on their queues), each with its receipt.
+    pub reclaimed: u64,
+    /// How many references were dropped from entries that stay, without a receipt.
+    pub released: u64,
+}
+
+impl ReleasedHoldings {
+    pub(crate) fn none_of(incarnation: Incarnation) -> Self {
+        ReleasedHoldings { incarnation, reclaimed: 0, released: 0 }
+    }
+}
+
 /// What the store knows of one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -142,6 +159,13 @@ pub trait OwnerStore: Send + Sync {
     /// call returns.
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat>;
 
+    /// Like [`start`](Self::start) for a request that may be repeated: all its attempts get the same
+    /// incarnation, also if that has ended since. `KeyReused` if the key came before with another
+    /// fingerprint.
+    async fn start_once(&self, request: &RequestId, _owner: &Name, _ttl_ms: u64) -> Result<Beat> {
+        Err(not_repeatable(None, "start", request))
+    }
+
     /// Sends a heartbeat. O(1), however many entries are held. `Lost` if that incarnation has
     /// ended.
     async fn beat(&self, claim: &Claim) -> Result<Beat>;
@@ -155,6 +179,12 @@ pub trait OwnerStore: Send + Sync {
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>>;
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>>;
+
+    /// Sends a heartbeat without waiting, if the store keeps heartbeats in memory. `None`: call
+    /// [`beat`](Self::beat).
+    fn beat_now(&self, _claim: &Claim) -> Option<Beat> {
+        None
+    }
 
     /// A handle that sends heartbeats without a lookup and without waiting, if the store keeps
     /// heartbeats in memory.

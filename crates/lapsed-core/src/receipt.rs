@@ -66,6 +66,7 @@ impl From<ReceiptId> for String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[non_exhaustive]
 pub enum Reason {
     /// Its owner's heartbeats stopped.
     OwnerDead,
@@ -160,18 +161,30 @@ pub struct Receipt {
     pub restored_ms: Option<u64>,
 }
 
-/// How long receipts are kept: whichever limit is reached first.
+/// How long receipts, and the records of owners that have ended, are kept: whichever limit is reached
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Oldest age kept, in milliseconds.
     pub age_ms: u64,
     /// Most receipts kept for one system.
     pub count: u64,
+    /// Most records of ended owners kept for one system. An owner whose record is gone and that names
+    /// no incarnation counts as new; one that names its incarnation is `Lost` for ever.
+    pub owners: u64,
+    /// The record of an owner that ended less than this many milliseconds ago is kept, however many
+    /// there are, so that a process that stood still for a while learns that it was declared dead.
+    pub owners_age_ms: u64,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Retention { age_ms: 30 * 24 * 3_600_000, count: 1_000_000 }
+        Retention {
+            age_ms: 30 * 24 * 3_600_000,
+            count: 1_000_000,
+            owners: 100_000,
+            owners_age_ms: 3_600_000,
+        }
     }
 }
 

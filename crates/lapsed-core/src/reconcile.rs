@@ -4,6 +4,8 @@
 //! that checks the data once more; no new index is built aside and renamed. Changes are counted
 //! from the store's answers, never from sizes that other writers change meanwhile.
 
+mod resumable;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use crate::error::{Error, Result};
 use crate::name::{Kind, SystemId};
 use crate::schedule::StopSignal;
 use crate::sweep::{Cursor, PassMode};
+
+pub use resumable::ResumableReconcile;
 
 /// Implemented by stores whose systems have an index besides their data.
 #[async_trait]
@@ -30,6 +34,11 @@ pub trait Reconcile: Send + Sync {
     /// nothing.
     async fn cost(&self) -> Result<Option<u64>> {
         Ok(None)
+    }
+
+    /// Number of requests that reconciling has sent so far, for stores that charge for requests.
+    fn requests_sent(&self) -> u64 {
+        0
     }
 }
 
@@ -154,20 +163,7 @@ pub async fn run(
     tell: &mut (dyn FnMut(&Reconciled) + Send),
 ) -> Result<ReconcileReport> {
     let began = clock.mono();
-    let mut report = ReconcileReport {
-        system: system.name.to_string(),
-        kind: system.kind,
-        dry_run: plan.act == PassMode::DryRun,
-        examined: 0,
-        added: 0,
-        removed: 0,
-        corrected: 0,
-        left: BTreeMap::new(),
-        agree: true,
-        finished: false,
-        next: Some(plan.after),
-        took_ms: 0,
-    };
+    let mut report = ReconcileReport::new(system, plan.act, plan.after);
     while let Some(after) = report.next.clone().filter(|_| !stop.is_told()) {
         let page = index.reconcile(after, plan.page, plan.act).await?;
         tell(&page);
@@ -184,6 +180,23 @@ pub async fn run(
 }
 
 impl ReconcileReport {
+    fn new(system: &SystemId, act: PassMode, after: Cursor) -> ReconcileReport {
+        ReconcileReport {
+            system: system.name.to_string(),
+            kind: system.kind,
+            dry_run: act == PassMode::DryRun,
+            examined: 0,
+            added: 0,
+            removed: 0,
+            corrected: 0,
+            left: BTreeMap::new(),
+            agree: true,
+            finished: false,
+            next: Some(after),
+            took_ms: 0,
+        }
+    }
+
     fn count(&mut self, page: &Reconciled) {
         self.examined += page.examined;
         for change in &page.changes {

@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::name::Name;
 use crate::owner::{Beat, Claim, Ending, Incarnation, OwnerStore};
-use crate::sweep::{Suspect, Sweep};
+use crate::sweep::Sweep;
 use crate::system::Restored;
 
-pub use operations::{Registry, RegistryParts, RetiredOwner};
+pub use operations::{Registry, RegistryParts};
 
 /// How long a heartbeat lasts unless the configuration says otherwise, in milliseconds.
 pub const HEARTBEAT_TTL_MS: u64 = 90_000;
@@ -86,6 +86,55 @@ pub struct FoundEntry {
     pub now_ms: u64,
 }
 
+/// What is known of an owner whose application writes the heartbeat itself (adopt mode). All times
+/// are of the store's clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+#[non_exhaustive]
+pub enum AdoptedLife {
+    /// It has a heartbeat now.
+    Alive,
+    /// It had a heartbeat, and has none any more: it is dead.
+    HeartbeatGone {
+        /// How long ago its last known heartbeat ran out, at least.
+        since_ms: u64,
+    },
+    /// It was never seen with a heartbeat, for a whole TTL since it was first seen: it is dead.
+    NeverBeat {
+        /// How long it has been known.
+        known_for_ms: u64,
+    },
+    /// It was never seen with a heartbeat, but has been known for less than a TTL: it is spared.
+    Newcomer {
+        /// How long it is still spared.
+        left_ms: u64,
+    },
+}
+
+impl AdoptedLife {
+    /// The state as a sentence about the owner.
+    pub fn describe(&self) -> String {
+        let seconds = |ms: &u64| *ms as f64 / 1e3;
+        match self {
+            AdoptedLife::Alive => "that owner has a heartbeat".to_owned(),
+            AdoptedLife::HeartbeatGone { since_ms } => format!(
+                "that owner's heartbeat was seen and is gone, for {:.1} s at least",
+                seconds(since_ms)
+            ),
+            AdoptedLife::NeverBeat { known_for_ms } => format!(
+                "that owner was never seen with a heartbeat in the {:.1} s since it was first seen, \
+                 which is a whole TTL or more",
+                seconds(known_for_ms)
+            ),
+            AdoptedLife::Newcomer { left_ms } => format!(
+                "that owner has no heartbeat yet; it has a whole TTL since it was first seen to send \
+                 one, of which {:.1} s are left",
+                seconds(left_ms)
+            ),
+        }
+    }
+}
+
 /// What a store implements for `registry`.
 #[async_trait]
 pub trait RegistryStore: OwnerStore + Sweep {
@@ -112,13 +161,15 @@ pub trait RegistryStore: OwnerStore + Sweep {
     /// What is stored under each key, whether or not the owner is alive.
     async fn find(&self, keys: &[Name]) -> Result<Vec<Option<FoundEntry>>>;
 
+    /// Why `owner` counts as alive or dead, where the application writes the heartbeats itself.
+    /// `None` where owners send their heartbeats through lapsed. Writes nothing.
+    async fn adopted_life(&self, _owner: &Name) -> Result<Option<AdoptedLife>> {
+        Ok(None)
+    }
+
     /// What one incarnation holds, ordered by key, only keys after `after`, at most `limit`.
     async fn entries(&self, claim: &Claim, after: Option<&Name>, limit: usize)
     -> Result<Vec<Name>>;
-
-    /// What one *ended* incarnation still holds, as suspects, at most `limit`. `retire` removes
-    /// them.
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
     /// Puts back the entry of receipt `seq` for the newest incarnation of its owner, if the key is
     /// free and that incarnation has not ended. Marks the receipt in the same step.

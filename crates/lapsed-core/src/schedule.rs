@@ -7,6 +7,7 @@ use futures::future::{Either, select};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, jittered};
+use crate::sweep::policy::WhenCapped;
 use crate::sweep::{PassMode, Stopped, Sweeper};
 
 /// Receiver of the request to stop. Background work finishes its current batch and then ends.
@@ -50,7 +51,7 @@ impl StopHandle {
 }
 
 /// Runs passes until `stop` says so. Intervals count from start to start, so that a long pass does
-/// not delay the next one. A pass that ended early is resumed before the next interval.
+/// not delay the next one. When a pass that reached a limit goes on is a part of the policy.
 pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal) {
     let policy = sweeper.policy().clone();
     let mut next = clock.mono() + jittered(&*clock, policy.every / 2, 1.0).min(policy.every);
@@ -67,8 +68,9 @@ pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal)
             continue;
         }
         let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
-        let wait = match report.stopped {
-            Stopped::Ops | Stopped::Runtime => soon(policy.every),
+        let capped = matches!(report.stopped, Stopped::Ops | Stopped::Runtime);
+        let wait = match policy.when_capped {
+            WhenCapped::ResumeSoon if capped => soon(policy.every),
             _ => policy.every,
         };
         next = began + jittered(&*clock, wait, policy.jitter);

@@ -21,10 +21,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::{Beat, Claim, Incarnation, OwnerStore};
-use crate::sweep::{Suspect, Sweep};
+use crate::request::{RequestId, not_repeatable};
+use crate::sweep::Sweep;
 use crate::system::Restored;
 
-pub use operations::{RetiredSessionOwner, Sessions, SessionsParts};
+pub use operations::{Sessions, SessionsParts};
 
 /// Grace period of a disconnected session unless the configuration says otherwise, in milliseconds.
 pub const GRACE_MS: u64 = 30_000;
@@ -93,8 +94,25 @@ pub struct Activated {
     pub session: Session,
 }
 
+/// Whether a reference is added or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReferenceStep {
+    Connect,
+    Disconnect,
+}
+
+impl ReferenceStep {
+    /// The name of the operation.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ReferenceStep::Connect => "connect",
+            ReferenceStep::Disconnect => "disconnect",
+        }
+    }
+}
+
 /// State of a session after a reference was added or removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReferenceChange {
     /// How many references there are now.
     pub references: u64,
@@ -136,7 +154,8 @@ pub enum Deleted {
 /// short. A repeated `disconnect` may remove one too many, which is dangerous. So repeat a doubtful
 /// `connect`, never a doubtful `disconnect`; compare [`ReferenceChange::yours`] of the next answer
 /// with the number of clients that are connected, and disconnect the surplus. A reference that
-/// leaks nevertheless ends with its owner's incarnation.
+/// leaks nevertheless ends with its owner's incarnation. `change_once` has none of these problems: all
+/// attempts of one request count once.
 ///
 /// A sweep has two kinds of suspects. (1) References of an incarnation that is overdue or ended:
 /// the key is the session's id; owner and incarnation are those of the reference. All references of
@@ -161,6 +180,20 @@ pub trait SessionsStore: OwnerStore + Sweep {
     /// ended. Not idempotent, see above.
     async fn disconnect(&self, claim: Option<&Claim>, id: &Name)
     -> Result<Option<ReferenceChange>>;
+
+    /// [`connect`](Self::connect) or [`disconnect`](Self::disconnect) for a request that may be
+    /// repeated: all its attempts change the count once and get the same answer. A call that changed
+    /// nothing because there is no such session is not kept. `KeyReused` if the key came before with
+    /// another fingerprint.
+    async fn change_once(
+        &self,
+        request: &RequestId,
+        change: ReferenceStep,
+        _claim: Option<&Claim>,
+        _id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
+        Err(not_repeatable(Some(self.system()), change.as_str(), request))
+    }
 
     /// Clears the disconnection without adding a reference: the grace period starts again.
     async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>>;
@@ -190,10 +223,6 @@ pub trait SessionsStore: OwnerStore + Sweep {
         after: Option<&Name>,
         limit: usize,
     ) -> Result<Vec<Name>>;
-
-    /// References that one *ended* incarnation still has, as suspects, at most `limit`. `retire`
-    /// removes them.
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>>;
 
     /// Restores the session of receipt `seq`, if no session has that id, and marks the receipt in
     /// the same step. The session comes back disconnected, with a whole grace period. It becomes

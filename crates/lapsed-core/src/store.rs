@@ -1,15 +1,22 @@
 //! What every store implements once, independent of the systems that run on it: receipts, terms,
 //! the operator's brake setting, and notes.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::leader::Term;
 use crate::name::SystemId;
 use crate::notes::NoteStore;
 use crate::receipt::{Receipt, ReceiptQuery};
-use crate::sweep::brake::BrakeSetting;
+use crate::sweep::brake::{BrakeRecord, BrakeSetting};
+use crate::upkeep::UpkeepStore;
+
+/// How often a change of the brake's record is tried again when others change it at the same time.
+pub(crate) const BRAKE_TRIES: usize = 16;
 
 /// Identity and clock of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,12 +58,44 @@ pub trait Store: Send + Sync {
     /// Ends the term if `term` is still the current one.
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()>;
 
-    /// The operator's setting for the brake of `system`; `Auto` if there is none.
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting>;
+    /// What is kept of the brake of `system`; the default record if nothing was stored.
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord>;
 
-    /// Stores the operator's setting. A release also waives a store-away grace that is running.
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()>;
+    /// Replaces the brake's record by `next` if the version that is stored is the one before
+    /// `next.version`, in one atomic step; false if it is another one. From then on the store-away
+    /// grace is waived until [`BrakeRecord::waived_until_ms`].
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool>;
+
+    /// What processes tell each other about upkeep; `None` for a store that only one process uses,
+    /// or on which upkeep costs nothing.
+    fn upkeep(&self) -> Option<&dyn UpkeepStore> {
+        None
+    }
+
+    /// The operator's setting for the brake of `system`; `Auto` if there is none.
+    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
+        Ok(self.brake(system).await?.setting)
+    }
+
+    /// Stores the operator's setting. It ends an override that is in use.
+    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
+        for _ in 0..BRAKE_TRIES {
+            let next = self.brake(system).await?.ordered(setting.clone());
+            if self.swap_brake(system, &next).await? {
+                return Ok(());
+            }
+        }
+        Err(brake_contended(system))
+    }
 
     /// Notes, marks and turns of the systems on this store.
     fn notes(&self) -> &dyn NoteStore;
+}
+
+/// Too many processes change the brake's record at the same time.
+pub(crate) fn brake_contended(system: &SystemId) -> Error {
+    Error::Throttled {
+        store: system.to_string(),
+        what: "the brake is being changed by too many at once".to_owned(),
+    }
 }

@@ -6,6 +6,7 @@
 //! [`Sweep::reclaim`] evaluates it inside the store's atomic step, by the store's own clock.
 
 pub mod brake;
+mod observation;
 mod pass;
 pub mod policy;
 mod report;
@@ -17,11 +18,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
-use crate::owner::Incarnation;
+use crate::owner::{Claim, Incarnation};
 use crate::receipt::{Reason, Receipt, Retention};
 
+pub use observation::AdoptObservation;
 pub use pass::{PassMode, Sweeper, SweeperParts};
 pub use report::{ListedSuspect, PassReport, Stopped};
 
@@ -107,6 +109,9 @@ pub enum Refusal {
     Busy,
     /// The destination does not accept it. It stays where it is, and the next pass tries again.
     NotTaken,
+    /// Its owner has never sent a heartbeat, and has been known for less than a threshold (adopt
+    /// mode).
+    Newcomer,
 }
 
 impl Refusal {
@@ -121,6 +126,7 @@ impl Refusal {
             Refusal::Unreadable => "unreadable",
             Refusal::Busy => "busy",
             Refusal::NotTaken => "not_taken",
+            Refusal::Newcomer => "newcomer",
         }
     }
 }
@@ -206,8 +212,32 @@ pub struct Census {
     pub owners_spared: u64,
     /// Owners declared dead within the last threshold.
     pub owners_died_recently: u64,
+    /// Entries by which the brake recognises a mass death, where the application's keys show no
+    /// owners. 0 where owners are counted.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub entries_tracked: u64,
+    /// Whether every tracked entry becomes due unless somebody comes back to it, as disconnected
+    /// sessions do. Most of them are then due at every pass, unless passes are frequent.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub entries_run_out: bool,
+    /// The part of `entries_tracked` that became due within the last threshold.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub entries_due_recently: u64,
     /// How late the most overdue suspect is, in milliseconds.
     pub oldest_late_ms: u64,
+    /// Who was seen alive, for an adopted system whose layout shows life. Absent otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observation: Option<AdoptObservation>,
+}
+
+impl Census {
+    /// Whether the system is adopted and only observes.
+    pub fn is_observing(&self) -> bool {
+        self.observation.as_ref().is_some_and(AdoptObservation::is_observing)
+    }
 }
 
 /// What the bounded housekeeping after a pass did.
@@ -228,7 +258,7 @@ pub struct TidyLimits {
     pub rows: usize,
     /// How many overdue owners may be declared dead; the brake sets it. `None`: all.
     pub undeclared_max: Option<usize>,
-    /// How long receipts are kept.
+    /// How long receipts and the records of ended owners are kept.
     pub retention: Retention,
     /// The leader's term, as in [`Batch::term`].
     pub term: Option<u64>,
@@ -249,9 +279,22 @@ pub trait Sweep: Send + Sync {
     /// For stores without an index (the application writes the keys): reads everything once at the
     /// beginning of a pass, in bounded pages that each have their own time limit. Later pages of
     /// suspects come from the result. `None`: the store has an index, and [`census`](Self::census)
-    /// is enough.
-    async fn survey(&self) -> Result<Option<Census>> {
+    /// is enough. For a dry run nothing is written, not even who was seen alive.
+    async fn survey(&self, _act: PassMode) -> Result<Option<Census>> {
         Ok(None)
+    }
+
+    /// Records in the store that an adopted configuration is right, so that observing ends
+    /// (see [`AdoptObservation`]). Returns when it was confirmed, in milliseconds of the store's
+    /// clock; confirming twice keeps the first time.
+    async fn confirm_adoption(&self) -> Result<u64> {
+        Err(Error::Unsupported {
+            operation:
+                "confirming an adopted configuration: this system does not observe, so there \
+                        is nothing to confirm"
+                    .to_owned(),
+            store: self.system().to_string(),
+        })
     }
 
     /// One page of suspects from the index, ordered by deadline. O(log n + page).
@@ -259,6 +302,12 @@ pub trait Sweep: Send + Sync {
 
     /// The position just after `suspect`, to resume in the middle of a page.
     fn after(&self, suspect: &Suspect) -> Cursor;
+
+    /// What one *ended* incarnation still holds, as suspects, at most `limit`. Retiring an owner
+    /// reclaims them. Empty if only a pass finds what an ended owner left.
+    async fn held_by(&self, _claim: &Claim, _limit: usize) -> Result<Vec<Suspect>> {
+        Ok(Vec::new())
+    }
 
     /// Checks each suspect again and, in the same atomic step, reclaims it and writes the receipt.
     /// An error means that none of the batch, or all of it, may have been carried out.

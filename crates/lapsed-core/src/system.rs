@@ -3,8 +3,7 @@
 
 pub mod explain;
 mod owners;
-pub(crate) mod release;
-pub mod store_caller;
+mod parts;
 
 use std::sync::Arc;
 
@@ -17,6 +16,7 @@ use crate::reconcile::Reconcile;
 use crate::sweep::Sweep;
 
 pub use owners::OwnerService;
+pub use parts::SystemParts;
 
 /// Why an entry or owner is, or is not, dead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +40,7 @@ pub struct Explanation {
 /// Result of a `restore`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
+#[non_exhaustive]
 pub enum Restored {
     Restored {
         key: String,

@@ -10,6 +10,7 @@
 pub mod jobs;
 pub mod letters;
 pub mod recovery;
+pub mod repeats;
 pub mod zombies;
 
 use std::sync::Arc;
@@ -18,7 +19,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::activity::Activity;
 use crate::conformance::Advance;
 pub use crate::conformance::name;
 use crate::inflight::rules::{OnDeath, RecoveryPolicy};
@@ -195,7 +195,6 @@ impl InflightFixture {
     pub fn system(&self) -> Inflight {
         Inflight::new(
             InflightParts::new(self.inflight.clone(), self.store.clone(), self.ttl)
-                .activity(Arc::<Activity>::default())
                 .timeout(Duration::from_secs(5))
                 .batch(3)
                 .sweeper("conformance".to_owned()),
@@ -272,6 +271,17 @@ macro_rules! inflight_conformance {
             retiring_puts_back_without_a_crash,
             a_lost_answer_is_settled_by_batch,
             with_an_outbox_all_returned_jobs_go_to_it,
+        ]);
+        $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], repeats: [
+            a_repeated_take_gets_the_same_jobs,
+            a_take_of_nothing_is_not_kept,
+            an_undelivered_take_is_given_back_in_order,
+            a_take_that_was_repeated_is_not_given_back,
+            an_attempt_that_was_given_up_takes_nothing_afterwards,
+            a_key_with_another_fingerprint_is_refused,
+            another_incarnation_gets_nothing_of_a_take,
+            a_repeated_enqueue_adds_nothing,
+            a_repeated_start_starts_nothing,
         ]);
         $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], zombies: [
             trap_e2_a_late_heartbeat_revives_nothing,

@@ -10,11 +10,11 @@ use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt};
 use crate::sweep::Suspect;
 use crate::system::Explanation;
-use crate::system::explain::{Explainer, RECEIPTS_SEARCHED, seconds};
+use crate::system::explain::{BeatState, Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Inflight {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
-        let inflight = &self.parts.inflight;
+        let inflight = &self.parts.entries;
         if let Some(job) = self.calls.quiet("job", inflight.job(key)).await? {
             return self.explain_job(key, &job).await;
         }
@@ -43,16 +43,22 @@ impl Inflight {
                 because.push(format!("`{key}` is on queue `{}`, in nobody's hands", job.queue));
                 "queued"
             }
-            JobPlace::Dead { why, at_ms, error } => {
+            JobPlace::Dead { why, at_ms, error, kept_in } => {
                 let ago = seconds(job.now_ms.saturating_sub(*at_ms));
                 because.push(format!(
                     "`{key}` has been a dead letter for {ago:.1} s: {}",
                     words(*why)
                 ));
                 because.extend(error.iter().map(|said| format!("its worker said: {said}")));
-                because.push(
-                    "it stays a dead letter until it is put back or deleted by hand".to_owned(),
-                );
+                because.push(match kept_in {
+                    Some(place) => format!(
+                        "it is in {place} until it is retried or deleted by hand, there or with \
+                         `lapsed dead`"
+                    ),
+                    None => {
+                        "it stays a dead letter until it is put back or deleted by hand".to_owned()
+                    }
+                });
                 "dead_letter"
             }
             JobPlace::InFlight { owner, incarnation, token, since_ms, due_ms, ended } => {
@@ -69,7 +75,12 @@ impl Inflight {
                          {incarnation}, by claim {token}, for {held:.1} s"
                     ),
                 });
-                let verdict = self.words().judge(&mut because, *ended, *due_ms, job.now_ms).await?;
+                let named = Some(*incarnation).filter(|incarnation| incarnation.0 > 0);
+                let claim = Claim { owner: owner.clone(), incarnation: named };
+                let info = self.calls.quiet("owner", self.parts.entries.owner(&claim)).await?;
+                let ttl_ms = info.map_or(0, |info| info.ttl_ms);
+                let beat = BeatState { ended: *ended, due_ms: *due_ms, ttl_ms };
+                let verdict = self.words().judge(&mut because, beat, job.now_ms).await?;
                 let suspect = Suspect {
                     key: key.clone(),
                     owner: owner.clone(),
@@ -93,13 +104,7 @@ impl Inflight {
     }
 
     pub(super) fn words(&self) -> Explainer<'_> {
-        Explainer {
-            calls: &self.calls,
-            sweep: &*self.parts.inflight,
-            store: &*self.parts.store,
-            brake: &self.parts.brake,
-            holds: "jobs",
-        }
+        self.parts.explainer(&self.calls, &*self.parts.entries, "jobs")
     }
 }
 
@@ -114,11 +119,17 @@ fn words(why: DeadLetterReason) -> &'static str {
 
 fn recovered(receipt: &Receipt) -> String {
     let done: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
+    let place = done.as_ref().and_then(|done| done.kept_in.clone());
     let did = match done.map(|done| done.did) {
-        Some(RecoveryAction::PutBack) => "put back on its queue, and is not there any more",
-        Some(RecoveryAction::DeadLetter) => "made a dead letter, and is not there any more",
-        Some(RecoveryAction::Dropped) => "dropped",
-        None => "taken back",
+        Some(RecoveryAction::PutBack) => {
+            "put back on its queue, and is not there any more".to_owned()
+        }
+        Some(RecoveryAction::DeadLetter) => match place {
+            Some(place) => format!("put in {place}, and is not there any more"),
+            None => "made a dead letter, and is not there any more".to_owned(),
+        },
+        Some(RecoveryAction::Dropped) => "dropped".to_owned(),
+        None => "taken back".to_owned(),
     };
     format!(
         "there is no job `{}`; it was taken from `{}`, incarnation {} ({}, {:.1} s late) and {did}, \

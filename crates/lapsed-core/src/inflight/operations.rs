@@ -1,16 +1,15 @@
 //! The operations of `inflight`, the same on every store.
 
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::select;
-use serde::{Deserialize, Serialize};
 use tokio::sync::futures::OwnedNotified;
 
-use crate::activity::Activity;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::inflight::rules::QueueEnd;
 use crate::inflight::{
@@ -18,17 +17,12 @@ use crate::inflight::{
     NewJob, Taken, TrackAnswer, check, check_count,
 };
 use crate::name::{Name, SystemId};
-use crate::owner::{Beat, Claim, Incarnation, Owner, OwnerInfo, OwnerOptions, OwnerStore, Release};
-use crate::receipt::{NoObserver, Observer};
+use crate::owner::{Claim, Incarnation};
 use crate::reconcile::Reconcile;
-use crate::setters;
-use crate::store::Store;
+use crate::request::RequestId;
+use crate::store_caller::StoreCaller;
 use crate::sweep::Sweep;
-use crate::sweep::brake::{Brake, BrakePolicy};
-use crate::sweep::policy::Policy;
-use crate::system::release::let_go;
-use crate::system::store_caller::StoreCaller;
-use crate::system::{Explanation, OwnerService, Restored, System};
+use crate::system::{Explanation, OwnerService, Restored, System, SystemParts};
 
 /// How often a waiting `take` polls if the store cannot notify it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -40,88 +34,7 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(1);
 const ERROR_BYTES_MAX: usize = 4 << 10;
 
 /// What a system of jobs needs.
-pub struct InflightParts {
-    /// Kind and name of the system.
-    pub(super) id: SystemId,
-    /// Where its jobs are.
-    pub(super) inflight: Arc<dyn InflightStore>,
-    /// The index of the system, if the store has one besides its data.
-    pub(super) index: Option<Arc<dyn Reconcile>>,
-    /// The store of the receipts.
-    pub(super) store: Arc<dyn Store>,
-    /// How long a beat lasts unless the owner says otherwise.
-    pub(super) ttl: Duration,
-    /// How often a worker of this library beats; a third of the TTL unless the request says otherwise.
-    pub(super) beat_every: Option<Duration>,
-    /// The brake, which decides whether overdue owners are spared.
-    pub(super) brake: Arc<Brake>,
-    pub(super) clock: Arc<dyn Clock>,
-    /// Records when the system is used.
-    pub(super) activity: Arc<Activity>,
-    pub(super) witness: Arc<dyn Observer>,
-    /// Time limit of every store call.
-    pub(super) timeout: Duration,
-    /// The most jobs put back in one step when an owner retires.
-    pub(super) batch: usize,
-    /// Unique among all processes: signs the batches of those who retire.
-    pub(super) sweeper: String,
-}
-
-impl InflightParts {
-    /// Everything that jobs in flight must be given; the rest has the defaults of the configuration file.
-    pub fn new(inflight: Arc<dyn InflightStore>, store: Arc<dyn Store>, ttl: Duration) -> Self {
-        let (threshold, policy, clock) =
-            (inflight.threshold(), Policy::default(), SystemClock::shared());
-        InflightParts {
-            id: inflight.system().clone(),
-            inflight,
-            index: None,
-            store,
-            ttl,
-            beat_every: None,
-            brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
-            clock: clock.clone(),
-            activity: Arc::default(),
-            witness: Arc::new(NoObserver),
-            timeout: policy.timeout,
-            batch: policy.batch,
-            sweeper: format!("process-{:016x}", clock.random()),
-        }
-    }
-
-    setters! {
-        /// The index, where the store keeps one besides its truth.
-        index: Option<Arc<dyn Reconcile>>;
-        /// How often a worker of this library sends heartbeats; by default every third of the TTL.
-        beat_every: Option<Duration>;
-        /// The brake, to be shared with the sweeper of the same system.
-        brake: Arc<Brake>;
-        /// The clock of this process; by default the system's.
-        clock: Arc<dyn Clock>;
-        /// Counts the operations, to be shared with the sweeper of the same system.
-        activity: Arc<Activity>;
-        /// The most time that one store call may take; by default 5 s.
-        timeout: Duration;
-        /// The most entries that one step releases when an owner retires; by default 500.
-        batch: usize;
-        /// Signs the batches of owners that retire; must be unique among all processes.
-        sweeper: String;
-    }
-
-    /// Is shown what happens, for metrics and logs.
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.witness = observer;
-        self
-    }
-}
-
-/// Result of a graceful end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RetiredWorker {
-    pub incarnation: Incarnation,
-    /// Number of jobs that are back on their queues. The sweep puts back what is left.
-    pub put_back: u64,
-}
+pub type InflightParts = SystemParts<dyn InflightStore>;
 
 /// A system of jobs in flight.
 pub struct Inflight {
@@ -132,33 +45,32 @@ pub struct Inflight {
 
 impl Inflight {
     pub fn new(parts: InflightParts) -> Self {
-        let calls = StoreCaller {
-            id: parts.id.clone(),
-            clock: parts.clock.clone(),
-            activity: parts.activity.clone(),
-            observer: parts.witness.clone(),
-            timeout: parts.timeout,
-        };
-        let store: Arc<dyn OwnerStore> = parts.inflight.clone();
-        let owners = OwnerService::new(store, calls.clone(), parts.ttl, JOBS_MAX);
+        let (calls, entries) = (parts.calls(), &parts.entries);
+        let owners = OwnerService::new(&parts, entries.clone(), entries.clone(), JOBS_MAX);
         Inflight { parts, calls, owners }
     }
 
     /// The store of this system, for callers that send heartbeats through a
     /// [`BeatHandle`](crate::owner::BeatHandle).
     pub fn store(&self) -> &Arc<dyn InflightStore> {
-        &self.parts.inflight
-    }
-
-    /// How long a heartbeat lasts unless the owner says otherwise.
-    pub fn ttl(&self) -> Duration {
-        self.parts.ttl
+        &self.parts.entries
     }
 
     /// Puts jobs on their queues. Repeating it is safe: jobs that exist already stay as they are.
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         check(jobs)?;
-        self.calls.call("enqueue", self.parts.inflight.enqueue(jobs)).await
+        self.calls.call("enqueue", self.parts.entries.enqueue(jobs)).await
+    }
+
+    /// Like [`enqueue`](Self::enqueue) for a request that may be repeated: a repetition changes
+    /// nothing, also if a job was completed since.
+    pub async fn enqueue_once(
+        &self,
+        request: &RequestId,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>> {
+        check(jobs)?;
+        self.calls.call("enqueue", self.parts.entries.enqueue_once(request, jobs)).await
     }
 
     /// Pops up to `limit` jobs and registers them in the same step. Waits up to `wait` for the
@@ -188,6 +100,37 @@ impl Inflight {
         }
     }
 
+    /// Like [`take`](Self::take) for a request that may be repeated. If this attempt fails with
+    /// [`Error::Unavailable`], or its answer is not delivered, call [`give_up_take`](Self::give_up_take).
+    pub async fn take_once(
+        &self,
+        request: &RequestId,
+        claim: &Claim,
+        queue: &Name,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Taken> {
+        let clock = &self.parts.clock;
+        let until = clock.mono() + wait;
+        let limit = limit.clamp(1, JOBS_MAX);
+        loop {
+            let ear = self.listen(queue);
+            let take = self.parts.entries.take_once(request, claim, queue, limit);
+            let taken = self.calls.call("take", take).await?;
+            let left = until.saturating_sub(clock.mono());
+            if !taken.jobs.is_empty() || left.is_zero() {
+                return Ok(taken);
+            }
+            ear.wait(&**clock, left).await;
+        }
+    }
+
+    /// Gives back what this attempt of a take took, unless another attempt of the same request was
+    /// answered. Returns how many jobs were given back; repeating the call is safe.
+    pub async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
+        self.calls.call("give_up_take", self.parts.entries.give_up_take(request)).await
+    }
+
     /// Takes what is on the queue now, without waiting.
     pub(super) async fn take_now(
         &self,
@@ -196,12 +139,12 @@ impl Inflight {
         limit: usize,
     ) -> Result<Taken> {
         let limit = limit.clamp(1, JOBS_MAX);
-        self.calls.call("take", self.parts.inflight.take(claim, queue, limit)).await
+        self.calls.call("take", self.parts.entries.take(claim, queue, limit)).await
     }
 
     /// Must be called before the queue is read, so that a notification in between is not missed.
     pub(super) fn listen(&self, queue: &Name) -> QueueListener {
-        let heard = self.parts.inflight.waiter(queue).map(|waiter| {
+        let heard = self.parts.entries.waiter(queue).map(|waiter| {
             let mut heard = Box::pin(waiter.notified_owned());
             heard.as_mut().enable();
             heard
@@ -213,7 +156,7 @@ impl Inflight {
     /// loses the job; [`take`](Self::take) closes that gap.
     pub async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
         check(jobs)?;
-        self.calls.call("register", self.parts.inflight.register(claim, jobs)).await
+        self.calls.call("register", self.parts.entries.register(claim, jobs)).await
     }
 
     /// Ends the claim because the work is done.
@@ -250,15 +193,15 @@ impl Inflight {
             Finish::GiveBack(end) => (Finish::GiveBack(*end), "give_back"),
             Finish::Fail { error } => (Finish::Fail { error: cut(error) }, "fail"),
         };
-        let finished = self.calls.call(word, self.parts.inflight.finish(tickets, &how)).await?;
+        let finished = self.calls.call(word, self.parts.entries.finish(tickets, &how)).await?;
         let lost = finished.iter().filter(|one| one.is_lost());
-        lost.for_each(|_| self.parts.witness.zombie_rejected(&self.parts.id));
+        lost.for_each(|_| self.parts.observer.zombie_rejected(&self.parts.id));
         Ok(finished)
     }
 
     /// One job, on a queue, in flight, or a dead letter.
     pub async fn job(&self, id: &Name) -> Result<Option<Job>> {
-        self.calls.call("job", self.parts.inflight.job(id)).await
+        self.calls.call("job", self.parts.entries.job(id)).await
     }
 
     /// The jobs that one incarnation holds, ordered by id.
@@ -269,85 +212,32 @@ impl Inflight {
         limit: usize,
     ) -> Result<Vec<Name>> {
         let limit = limit.min(JOBS_MAX);
-        self.calls.call("in_flight", self.parts.inflight.in_flight(claim, after, limit)).await
+        self.calls.call("in_flight", self.parts.entries.in_flight(claim, after, limit)).await
     }
 
     /// Totals of the system. Not recorded as activity, because metrics call it.
     pub async fn counts(&self) -> Result<JobCounts> {
-        self.calls.quiet("counts", self.parts.inflight.counts()).await
+        self.calls.quiet("counts", self.parts.entries.counts()).await
     }
 
     /// Queues that are not empty, each with its length.
     pub async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
-        self.calls.quiet("queues", self.parts.inflight.queues(after, limit.min(JOBS_MAX))).await
+        self.calls.quiet("queues", self.parts.entries.queues(after, limit.min(JOBS_MAX))).await
     }
 
     /// Dead letters, ordered by id.
     pub async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
-        self.calls.quiet("dead", self.parts.inflight.dead(after, limit.min(JOBS_MAX))).await
+        self.calls.quiet("dead", self.parts.entries.dead(after, limit.min(JOBS_MAX))).await
     }
 
     /// Puts a dead letter back on its queue and clears its crashes; whether there was one.
     pub async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
-        self.calls.call("put_back", self.parts.inflight.put_back(id, end)).await
+        self.calls.call("put_back", self.parts.entries.put_back(id, end)).await
     }
 
     /// Deletes a dead letter; whether there was one.
     pub async fn delete(&self, id: &Name) -> Result<bool> {
-        self.calls.call("delete", self.parts.inflight.delete(id)).await
-    }
-
-    /// Starts an owner whose handle sends heartbeats in the background.
-    pub async fn owner(&self, name: &str) -> Result<Owner> {
-        let store: Arc<dyn OwnerStore> = self.parts.inflight.clone();
-        let every = self.parts.beat_every;
-        let options = OwnerOptions { every, ..OwnerOptions::with_ttl(self.parts.ttl) };
-        let owner = Owner::start(store, self.parts.clock.clone(), name, options).await?;
-        Ok(owner.releasing(self.release()))
-    }
-
-    /// Starts a new incarnation of `owner`.
-    pub async fn start(&self, owner: &Name, ttl: Option<Duration>) -> Result<Beat> {
-        self.owners.start(owner, ttl).await
-    }
-
-    /// Sends a heartbeat. O(1), however many jobs are held.
-    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        self.owners.beat(claim).await
-    }
-
-    /// Incarnations after `after`, oldest first.
-    pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        self.owners.owners(after, limit).await
-    }
-
-    pub async fn owner_info(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        self.owners.owner_info(claim).await
-    }
-
-    /// Ends an owner gracefully. One O(1) step ends the incarnation; its jobs then go back in
-    /// batches, by the same guarded step as those of dead owners, but without a crash. If the
-    /// process crashes in between, the sweep puts back the rest.
-    pub async fn retire(&self, claim: &Claim) -> Result<RetiredWorker> {
-        let ended = self.calls.call("retire", self.parts.inflight.end(claim)).await?;
-        let done = self.release()(ended).await?;
-        Ok(RetiredWorker { incarnation: done.incarnation, put_back: done.reclaimed })
-    }
-
-    /// Releases in batches what an ended incarnation holds.
-    fn release(&self) -> Release {
-        let (calls, inflight) = (self.calls.clone(), self.parts.inflight.clone());
-        let (batch, sweeper) = (self.parts.batch, self.parts.sweeper.clone());
-        Arc::new(move |ended| {
-            let (calls, inflight, sweeper) = (calls.clone(), inflight.clone(), sweeper.clone());
-            Box::pin(async move {
-                let held_by = |owner: Claim| {
-                    let inflight = inflight.clone();
-                    async move { inflight.held_by(&owner, batch).await }
-                };
-                let_go(&calls, &*inflight, &ended, &sweeper, held_by).await
-            })
-        })
+        self.calls.call("delete", self.parts.entries.delete(id)).await
     }
 }
 
@@ -382,6 +272,15 @@ fn cut(error: &str) -> String {
     error[..end].to_owned()
 }
 
+/// Owners are started, ended and listed by the service that all systems with owners share.
+impl Deref for Inflight {
+    type Target = OwnerService;
+
+    fn deref(&self) -> &OwnerService {
+        &self.owners
+    }
+}
+
 #[async_trait]
 impl System for Inflight {
     fn id(&self) -> &SystemId {
@@ -393,7 +292,7 @@ impl System for Inflight {
     }
 
     fn sweep(&self) -> Arc<dyn Sweep> {
-        self.parts.inflight.clone()
+        self.parts.entries.clone()
     }
 
     async fn explain(&self, key: &str) -> Result<Explanation> {
@@ -401,7 +300,7 @@ impl System for Inflight {
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.calls.call("restore", self.parts.inflight.restore(seq)).await
+        self.calls.call("restore", self.parts.entries.restore(seq)).await
     }
 
     fn index(&self) -> Option<Arc<dyn Reconcile>> {

@@ -17,11 +17,9 @@ use tokio::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::inflight::rules::QueueEnd;
-use crate::inflight::{
-    Claimed, Finish, Finished, Inflight, JOBS_MAX, Job, JobPlace, RetiredWorker,
-};
+use crate::inflight::{Claimed, Finish, Finished, Inflight, JOBS_MAX, Job, JobPlace};
 use crate::name::Name;
-use crate::owner::{Incarnation, Lost, Owner};
+use crate::owner::{Incarnation, Lost, Owner, ReleasedHoldings};
 use crate::schedule::StopSignal;
 
 /// How long one call waits for a job on an empty queue.
@@ -277,7 +275,7 @@ impl Worker {
     }
 
     /// Ends the worker gracefully: the jobs that it still holds go back to their queues.
-    pub async fn retire(self) -> Result<RetiredWorker> {
+    pub async fn retire(self) -> Result<ReleasedHoldings> {
         self.inflight.retire(self.owner.claim()).await
     }
 }

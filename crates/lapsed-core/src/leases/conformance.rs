@@ -10,6 +10,7 @@
 pub mod contend;
 pub mod decisions;
 pub mod expiry;
+pub mod forgetting;
 pub mod history;
 pub mod holding;
 pub mod records;
@@ -18,7 +19,6 @@ pub mod sweeps;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::activity::Activity;
 pub use crate::conformance::name;
 use crate::conformance::{Advance, unique};
 use crate::leases::rules::StagedState;
@@ -36,6 +36,9 @@ use crate::sweep::{
     SweeperParts,
 };
 
+/// How a fixture opens leases that forget idle keys after a given time.
+pub type OpenForgetting = Box<dyn Fn(Duration) -> Arc<dyn LeasesStore> + Send + Sync>;
+
 /// A fresh store under test, and a way to advance its clock.
 pub struct LeasesFixture {
     /// The leases under test.
@@ -49,6 +52,9 @@ pub struct LeasesFixture {
     /// Lets the store's clock run on by that much, so that the store itself knows, and returns when it
     /// has.
     pub advance: Advance,
+    /// Opens leases on the same store that forget a key after that time without use: the same
+    /// system, or another one.
+    pub open_forgetting: OpenForgetting,
     /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
 }
@@ -203,9 +209,8 @@ impl LeasesFixture {
     pub fn system(&self) -> Arc<Leases> {
         Arc::new(Leases::new(
             LeasesParts::new(self.leases.clone(), self.store.clone(), self.ttl)
-                .decision_ttl(Duration::from_secs(3_600))
-                .activity(Arc::<Activity>::default())
                 .timeout(Duration::from_secs(20)),
+            Duration::from_secs(3_600),
         ))
     }
 }
@@ -303,15 +308,20 @@ macro_rules! leases_conformance {
             a_renewal_before_the_reclaim_wins,
             a_new_holder_before_the_reclaim_wins,
             released_leases_leave_no_suspects,
-            trap_d6_every_namespace_is_swept,
+            trap_d6_a_namespace_that_stays_full_does_not_starve_the_others,
             trap_d7_one_refusal_does_not_stop_the_others,
             trap_d9_the_sweep_applies_the_decision,
-            trap_d11_a_pass_that_stops_early_resumes,
+            trap_d11_a_pass_that_stops_within_a_page_leaves_the_cursor_before_it,
             two_sweepers_count_each_reclaim_once,
             a_dry_run_lists_what_a_pass_does_and_changes_nothing,
             the_same_suspect_twice_in_a_batch_counts_once,
             a_held_brake_spares_everything,
+            a_step_or_an_override_of_the_brake_is_given_to_one,
             trap_x5_a_stalled_leader_is_refused_by_the_store,
+        ]);
+        $crate::conformance_cases!($make, $run, [$crate::leases::conformance], forgetting: [
+            trap_d5_a_forgotten_key_starts_above_its_old_tokens,
+            only_unused_keys_are_forgotten,
         ]);
         $crate::conformance_cases!($make, $run, [$crate::leases::conformance], records: [
             receipts_contain_the_evidence,

@@ -14,13 +14,13 @@ impl Leases {
         let subject = Subject::parse(key)?;
         match &subject {
             Subject::Lease(lease) => {
-                match self.calls.quiet("peek", self.parts.leases.peek(lease)).await? {
+                match self.calls.quiet("peek", self.parts.entries.peek(lease)).await? {
                     Some(described) => self.explain_lease(&subject.name(), &described).await,
                     None => self.explain_absence(&subject).await,
                 }
             }
             Subject::Decision(txn) => {
-                match self.calls.quiet("peek", self.parts.leases.peek_decision(txn)).await? {
+                match self.calls.quiet("peek", self.parts.entries.peek_decision(txn)).await? {
                     Some((decided, over)) => {
                         Ok(self.explain_decision(&subject.name(), &decided, over))
                     }
@@ -110,13 +110,7 @@ impl Leases {
     }
 
     fn words(&self) -> Explainer<'_> {
-        Explainer {
-            calls: &self.calls,
-            sweep: &*self.parts.leases,
-            store: &*self.parts.store,
-            brake: &self.parts.brake,
-            holds: "leases",
-        }
+        self.parts.explainer(&self.calls, &*self.parts.entries, "leases")
     }
 }
 

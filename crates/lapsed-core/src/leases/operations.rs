@@ -8,112 +8,37 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::future::{Either, select};
 
-use crate::activity::Activity;
-use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::leases::hold::{Hold, HoldAttempt, HoldOptions};
 use crate::leases::rules::StagedState;
 use crate::leases::wait_queue::{RetryPauses, WaitQueues};
 use crate::leases::{
-    AcquireRequest, Acquired, DECISION_TTL_MS, Decision, DecisionInfo, Fenced, Grant, LeaseInfo,
-    LeaseKey, LeaseState, LeaseTicket, LeasesStore, Namespace, PAGE_MAX, TTL_MS_MAX, TTL_MS_MIN,
-    WithCleared,
+    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
+    LeaseState, LeaseTicket, LeasesStore, Namespace, PAGE_MAX, TTL_MS_MAX, TTL_MS_MIN, WithCleared,
 };
 use crate::name::{Name, SystemId};
 use crate::owner::trust::Sent;
-use crate::receipt::{NoObserver, Observer};
 use crate::reconcile::Reconcile;
-use crate::setters;
-use crate::store::Store;
+use crate::store_caller::StoreCaller;
 use crate::sweep::Sweep;
-use crate::sweep::brake::{Brake, BrakePolicy};
-use crate::sweep::policy::Policy;
-use crate::system::store_caller::StoreCaller;
-use crate::system::{Explanation, Restored, System};
+use crate::system::{Explanation, Restored, System, SystemParts};
 
 /// What a system of leases needs.
-pub struct LeasesParts {
-    /// Kind and name of the system.
-    pub(super) id: SystemId,
-    /// The store of the leases.
-    pub(super) leases: Arc<dyn LeasesStore>,
-    /// The index of the system, if the store has one besides its data.
-    pub(super) index: Option<Arc<dyn Reconcile>>,
-    /// The store of the receipts.
-    pub(super) store: Arc<dyn Store>,
-    /// How long a lease lasts unless the request says otherwise.
-    pub(super) ttl: Duration,
-    /// How long a decision is kept unless the request says otherwise.
-    pub(super) decision_ttl: Duration,
-    /// The brake, which decides whether expired leases are spared.
-    pub(super) brake: Arc<Brake>,
-    pub(super) clock: Arc<dyn Clock>,
-    /// Records when the system is used.
-    pub(super) activity: Arc<Activity>,
-    pub(super) witness: Arc<dyn Observer>,
-    /// Time limit of every store call.
-    pub(super) timeout: Duration,
-}
-
-impl LeasesParts {
-    /// Everything that leases must be given; the rest has the defaults of the configuration file.
-    pub fn new(leases: Arc<dyn LeasesStore>, store: Arc<dyn Store>, ttl: Duration) -> Self {
-        let (threshold, policy, clock) =
-            (leases.threshold(), Policy::default(), SystemClock::shared());
-        LeasesParts {
-            id: leases.system().clone(),
-            leases,
-            index: None,
-            store,
-            ttl,
-            decision_ttl: Duration::from_millis(DECISION_TTL_MS),
-            brake: Arc::new(Brake::new(BrakePolicy::default(), threshold)),
-            clock,
-            activity: Arc::default(),
-            witness: Arc::new(NoObserver),
-            timeout: policy.timeout,
-        }
-    }
-
-    setters! {
-        /// The index, where the store keeps one besides its truth.
-        index: Option<Arc<dyn Reconcile>>;
-        /// How long a decision is kept unless the caller says otherwise.
-        decision_ttl: Duration;
-        /// The brake, to be shared with the sweeper of the same system.
-        brake: Arc<Brake>;
-        /// The clock of this process; by default the system's.
-        clock: Arc<dyn Clock>;
-        /// Counts the operations, to be shared with the sweeper of the same system.
-        activity: Arc<Activity>;
-        /// The most time that one store call may take; by default 5 s.
-        timeout: Duration;
-    }
-
-    /// Is shown what happens, for metrics and logs.
-    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.witness = observer;
-        self
-    }
-}
+pub type LeasesParts = SystemParts<dyn LeasesStore>;
 
 /// A system of leases and decisions.
 pub struct Leases {
     pub(super) parts: LeasesParts,
     pub(super) calls: StoreCaller,
+    decision_ttl: Duration,
     lines: WaitQueues,
 }
 
 impl Leases {
-    pub fn new(parts: LeasesParts) -> Self {
-        let calls = StoreCaller {
-            id: parts.id.clone(),
-            clock: parts.clock.clone(),
-            activity: parts.activity.clone(),
-            observer: parts.witness.clone(),
-            timeout: parts.timeout,
-        };
-        Leases { parts, calls, lines: WaitQueues::default() }
+    /// `decision_ttl` is how long a decision is kept unless the request says otherwise.
+    pub fn new(parts: LeasesParts, decision_ttl: Duration) -> Self {
+        let calls = parts.calls();
+        Leases { parts, calls, decision_ttl, lines: WaitQueues::default() }
     }
 
     /// How long a lease lasts unless the request says otherwise.
@@ -123,7 +48,7 @@ impl Leases {
 
     /// How long a decision is kept unless the request says otherwise.
     pub fn decision_ttl(&self) -> Duration {
-        self.parts.decision_ttl
+        self.decision_ttl
     }
 
     /// Acquires a lease. While another holder has it, waits in a queue for up to `wait`.
@@ -162,7 +87,7 @@ impl Leases {
         };
         let mut pauses = RetryPauses::new();
         loop {
-            let waiter = self.parts.leases.waiter(&acquire.key);
+            let waiter = self.parts.entries.waiter(&acquire.key);
             let mut heard = waiter.map(|waiter| Box::pin(waiter.notified_owned()));
             // Waiting starts before the store is asked, so that a notification in between is not
             // missed.
@@ -190,7 +115,7 @@ impl Leases {
 
     async fn attempt(&self, acquire: &AcquireRequest) -> Result<(Acquired, Sent)> {
         let sent = Sent::now(&*self.parts.clock);
-        Ok((self.met("acquire", self.parts.leases.acquire(acquire)).await?, sent))
+        Ok((self.met("acquire", self.parts.entries.acquire(acquire)).await?, sent))
     }
 
     /// Acquires a lease and returns a handle that renews it in the background and reports when it
@@ -222,17 +147,17 @@ impl Leases {
     ) -> Result<Fenced<Grant>> {
         let ttl_ms = ttl.map(|ttl| ttl.as_millis() as u64);
         ttl_ms.map(check_ttl).transpose()?;
-        self.fenced("renew", self.parts.leases.renew(ticket, ttl_ms)).await
+        self.fenced("renew", self.parts.entries.renew(ticket, ttl_ms)).await
     }
 
     /// Ends the lease; the key keeps its token.
     pub async fn release(&self, ticket: &LeaseTicket) -> Result<Fenced<()>> {
-        self.fenced("release", self.parts.leases.release(ticket)).await
+        self.fenced("release", self.parts.entries.release(ticket)).await
     }
 
     /// State of one key; clears an expired lease. `None`: the key was never leased.
     pub async fn describe(&self, key: &LeaseKey) -> Result<Option<LeaseInfo>> {
-        self.met("describe", self.parts.leases.describe(key)).await
+        self.met("describe", self.parts.entries.describe(key)).await
     }
 
     /// Keys of a namespace after `after`, ordered by name. Clears nothing.
@@ -243,7 +168,7 @@ impl Leases {
         limit: usize,
     ) -> Result<Vec<LeaseInfo>> {
         let limit = limit.min(PAGE_MAX);
-        self.calls.call("list", self.parts.leases.list(namespace, after, limit)).await
+        self.calls.call("list", self.parts.entries.list(namespace, after, limit)).await
     }
 
     /// Namespaces after `after`, ordered by name.
@@ -253,7 +178,7 @@ impl Leases {
         limit: usize,
     ) -> Result<Vec<Namespace>> {
         let limit = limit.min(PAGE_MAX);
-        self.calls.call("namespaces", self.parts.leases.namespaces(after, limit)).await
+        self.calls.call("namespaces", self.parts.entries.namespaces(after, limit)).await
     }
 
     /// Sets or removes the state of a key on behalf of its holder.
@@ -263,7 +188,7 @@ impl Leases {
         state: Option<&LeaseState>,
     ) -> Result<Fenced<()>> {
         state.map(LeaseState::check).transpose()?;
-        self.fenced("state", self.parts.leases.set_state(ticket, state)).await
+        self.fenced("state", self.parts.entries.set_state(ticket, state)).await
     }
 
     /// Stages a state for a transaction, or removes the staged state, on behalf of the key's
@@ -274,7 +199,7 @@ impl Leases {
         staged: Option<&StagedState>,
     ) -> Result<Fenced<()>> {
         staged.map(|staged| staged.state.check()).transpose()?;
-        self.fenced("stage", self.parts.leases.stage(ticket, staged)).await
+        self.fenced("stage", self.parts.entries.stage(ticket, staged)).await
     }
 
     /// Decides a transaction, or returns the decision that was made before.
@@ -284,14 +209,14 @@ impl Leases {
         decision: Decision,
         ttl: Option<Duration>,
     ) -> Result<DecisionInfo> {
-        let ttl_ms = ttl.unwrap_or(self.parts.decision_ttl).as_millis() as u64;
+        let ttl_ms = ttl.unwrap_or(self.decision_ttl).as_millis() as u64;
         check_ttl(ttl_ms)?;
-        self.met("decide", self.parts.leases.decide(txn, decision, ttl_ms)).await
+        self.met("decide", self.parts.entries.decide(txn, decision, ttl_ms)).await
     }
 
     /// The decision on a transaction, if there is one.
     pub async fn decision(&self, txn: &Name) -> Result<Option<DecisionInfo>> {
-        self.met("decision", self.parts.leases.decision(txn)).await
+        self.met("decision", self.parts.entries.decision(txn)).await
     }
 
     /// Calls the store and reports what it cleared to the observer.
@@ -303,7 +228,7 @@ impl Leases {
         let met = self.calls.call(what, call).await?;
         for expiry in &met.cleared {
             let late_ms = expiry.at_ms.saturating_sub(expiry.deadline_ms);
-            self.parts.witness.cleared(&self.parts.id, expiry.subject.reason(), late_ms);
+            self.parts.observer.cleared(&self.parts.id, expiry.subject.reason(), late_ms);
         }
         Ok(met.answer)
     }
@@ -316,7 +241,7 @@ impl Leases {
     ) -> Result<Fenced<T>> {
         let answer = self.met(what, call).await?;
         if let Fenced::Lost(_) = &answer {
-            self.parts.witness.zombie_rejected(&self.parts.id);
+            self.parts.observer.zombie_rejected(&self.parts.id);
         }
         Ok(answer)
     }
@@ -351,7 +276,7 @@ impl System for Leases {
     }
 
     fn sweep(&self) -> Arc<dyn Sweep> {
-        self.parts.leases.clone()
+        self.parts.entries.clone()
     }
 
     async fn explain(&self, key: &str) -> Result<Explanation> {
@@ -359,7 +284,7 @@ impl System for Leases {
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.calls.call("restore", self.parts.leases.restore(seq)).await
+        self.calls.call("restore", self.parts.entries.restore(seq)).await
     }
 
     fn index(&self) -> Option<Arc<dyn Reconcile>> {

@@ -2,7 +2,9 @@
 //! and writes the record back in one conditional write or transaction.
 //!
 //! A deadline equal to now has passed, everywhere (D8); only [`ClockReading::is_over`] compares. A
-//! token only grows and is never given twice (D5), because a record is never deleted.
+//! token only grows and is never given twice (D5): a record outlives its leases, and before the
+//! record of a key that nobody uses is deleted, the store raises a number (the *token floor*) to at
+//! least its token. The first token of a record is taken above that floor.
 
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +97,26 @@ pub struct LeaseRecord {
     pub state: Option<LeaseState>,
     /// State that the holder has staged for a transaction.
     pub staged: Option<StagedState>,
+    /// When the last lease ended, in milliseconds of the store's clock: its deadline, or later.
+    /// 0: it has not ended, or a version of lapsed ended it that did not write this down.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ended_ms: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// What becomes of the record of a key that nobody holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdleRecord {
+    /// The record stays: the key is held, or it has a state.
+    Kept,
+    /// The record may be deleted at this time, in milliseconds of the store's clock, if the key is
+    /// not used until then.
+    ForgetAt(u64),
+    /// It is not known since when nobody has used the key. Set `ended_ms` to now.
+    Undated,
 }
 
 /// A lease that expired and was cleared.
@@ -140,6 +162,7 @@ impl LeaseRecord {
             return None;
         }
         let lease = self.lease.take()?;
+        self.ended_ms = lease.deadline_ms.max(at.judging_ms);
         let staged = self.settle(decision);
         Some(ClearedLease { token: self.token, lease, staged })
     }
@@ -172,6 +195,7 @@ impl LeaseRecord {
             };
         }
         self.token = LeaseToken(self.token.0 + 1);
+        self.ended_ms = 0;
         self.lease = Some(Lease {
             owner: owner.clone(),
             ttl_ms,
@@ -199,7 +223,8 @@ impl LeaseRecord {
     /// Ends the lease for its holder. `decision` as in [`clear`](Self::clear).
     pub fn release(&mut self, token: LeaseToken, decision: Option<Decision>) -> Result<(), Loss> {
         self.check(token)?;
-        self.lease = None;
+        // Its deadline, because a release has no clock: the key is forgotten later, never earlier.
+        self.ended_ms = self.lease.take().map_or(0, |lease| lease.deadline_ms);
         self.settle(decision);
         Ok(())
     }
@@ -232,6 +257,37 @@ impl LeaseRecord {
         };
         let holder = self.lease.as_ref().map(|lease| lease.owner.clone());
         Loss { why, token: self.token, holder }
+    }
+
+    /// Whether the next token must be taken above the store's floor: the record has never had one.
+    pub fn is_new(&self) -> bool {
+        self.token == LeaseToken(0)
+    }
+
+    /// Makes the first token of a new record the one above `floor`. The floor must have been read
+    /// in the transaction that writes the record, or after the record was seen in the store.
+    pub fn begin_above(&mut self, floor: u64) {
+        if self.is_new() {
+            self.token = LeaseToken(floor);
+        }
+    }
+
+    /// The loss of a token whose key has no record: at or below the floor, the key may have been
+    /// forgotten since.
+    pub fn loss_without_record(token: LeaseToken, floor: u64) -> Loss {
+        let newest = if token.0 <= floor { token } else { LeaseToken(0) };
+        LeaseRecord { token: newest, ..LeaseRecord::default() }.loss(token)
+    }
+
+    /// When the record may be deleted, if nobody uses its key for `forget_after_ms`.
+    pub fn idle(&self, forget_after_ms: u64) -> IdleRecord {
+        if self.lease.is_some() || self.state.is_some() || self.staged.is_some() {
+            return IdleRecord::Kept;
+        }
+        match self.ended_ms {
+            0 => IdleRecord::Undated,
+            ended_ms => IdleRecord::ForgetAt(ended_ms.saturating_add(forget_after_ms)),
+        }
     }
 
     /// The current lease as a grant.

@@ -109,6 +109,40 @@ fn an_inexact_clock_is_read_on_the_safe_side() {
     assert!(record.expired(&bounds(11_900, 12_800)).is_some());
 }
 
+#[test]
+fn trap_d5_a_new_record_starts_above_the_floor() {
+    let mut record = LeaseRecord::default();
+    record.begin_above(7);
+    record.acquire(&name("a"), 1_000, None, &at(0));
+    assert_eq!(record.token, LeaseToken(8));
+    record.begin_above(100);
+    assert_eq!(record.token, LeaseToken(8), "only a record without a token asks the floor");
+    let why = |token| LeaseRecord::loss_without_record(LeaseToken(token), 7).why;
+    assert_eq!([why(0), why(7), why(8)], {
+        use LossReason::{Ended, Unknown};
+        [Unknown, Ended, Unknown]
+    });
+}
+
+#[test]
+fn only_a_free_record_without_a_state_may_be_forgotten() {
+    let mut record = held(0, 1_000);
+    assert_eq!(record.idle(500), IdleRecord::Kept);
+    record.release(LeaseToken(1), None).unwrap();
+    assert_eq!(record.idle(500), IdleRecord::ForgetAt(1_500), "counted from the deadline");
+    record.state = Some(LeaseState::Json(1.into()));
+    assert_eq!(record.idle(500), IdleRecord::Kept);
+    let mut late = held(0, 1_000);
+    late.clear(&at(9_000), None);
+    assert_eq!(late.idle(500), IdleRecord::ForgetAt(9_500), "counted from when it was cleared");
+    late.acquire(&name("b"), 1_000, None, &at(9_100));
+    assert_eq!(late.idle(500), IdleRecord::Kept);
+    // As an older version has written it.
+    let old: LeaseRecord =
+        serde_json::from_str(r#"{"token":3,"lease":null,"state":null,"staged":null}"#).unwrap();
+    assert_eq!((old.token, old.idle(500)), (LeaseToken(3), IdleRecord::Undated));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Acquire,

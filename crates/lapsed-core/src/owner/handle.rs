@@ -16,8 +16,7 @@ use crate::clock::{Clock, call_within, jittered, within};
 use crate::error::{Error, Result};
 use crate::name::Name;
 use crate::owner::trust::{Sent, TrustedDeadline, wait_trusting};
-use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore};
-use crate::system::release::ReleasedHoldings;
+use crate::owner::{Claim, Incarnation, Lost, OwnerInfo, OwnerStore, ReleasedHoldings};
 
 /// Options for the heartbeats of an owner.
 #[derive(Clone)]

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::activity::Activity;
 use crate::clock::{Clock, SystemClock};
 use crate::conformance::Advance;
 pub use crate::conformance::name;
@@ -134,7 +133,6 @@ impl RegistryFixture {
         Registry::new(
             RegistryParts::new(self.registry.clone(), self.store.clone(), self.ttl)
                 .clock(clock)
-                .activity(Arc::<Activity>::default())
                 .timeout(Duration::from_secs(5))
                 .batch(3)
                 .sweeper("conformance".to_owned()),
@@ -193,6 +191,8 @@ macro_rules! registry_conformance {
             restore_works_once_and_only_if_the_key_is_free,
             settings_and_terms_are_kept,
             receipts_and_owners_beyond_retention_are_removed,
+            ended_owners_beyond_their_number_are_removed_oldest_first,
+            owners_are_listed_in_pages_alive_or_not,
         ]);
     };
 }

@@ -6,18 +6,18 @@ use crate::error::Result;
 use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::Receipt;
-use crate::registry::{FoundEntry, Registry};
+use crate::registry::{AdoptedLife, FoundEntry, Registry};
 use crate::system::Explanation;
-use crate::system::explain::{Explainer, RECEIPTS_SEARCHED};
+use crate::system::explain::{BeatState, Explainer, RECEIPTS_SEARCHED};
 
 impl Registry {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
-        let found = self.calls.quiet("lookup", self.parts.registry.find(std::slice::from_ref(key)));
+        let found = self.calls.quiet("lookup", self.parts.entries.find(std::slice::from_ref(key)));
         if let Some(found) = found.await?.into_iter().next().flatten() {
             return self.explain_found(key, &found).await;
         }
         let claim = Claim::newest(key.clone());
-        if let Some(owner) = self.calls.quiet("owner", self.parts.registry.owner(&claim)).await? {
+        if let Some(owner) = self.calls.quiet("owner", self.parts.entries.owner(&claim)).await? {
             return self.words().owner(key, &owner).await;
         }
         let receipt = self.words().last_receipt(key).await?;
@@ -40,23 +40,38 @@ impl Registry {
         let of_incarnation =
             if state.0 > 0 { format!(", incarnation {state}") } else { String::new() };
         let mut because = vec![format!("`{key}` is registered to `{owner}`{of_incarnation}")];
-        let verdict =
-            self.words().judge(&mut because, found.ended, found.due_ms, found.now_ms).await?;
-        let facts = json!({
+        let life = self.parts.entries.adopted_life(owner);
+        let life = self.calls.quiet("adopted_life", life).await?;
+        because.extend(life.as_ref().map(AdoptedLife::describe));
+        let verdict = match life {
+            Some(AdoptedLife::Newcomer { .. }) => "live",
+            _ => self.judge_beat(&mut because, found).await?,
+        };
+        let mut facts = json!({
             "owner": owner, "incarnation": state, "registered_ms": found.registered_ms,
             "due_ms": found.due_ms, "now_ms": found.now_ms,
         });
+        if let Some(life) = life {
+            facts["life"] = json!(life);
+        }
         Ok(self.words().explanation(key, verdict, because, facts))
     }
 
+    async fn judge_beat(
+        &self,
+        because: &mut Vec<String>,
+        found: &FoundEntry,
+    ) -> Result<&'static str> {
+        let (owner, state) = (found.holder.owner.clone(), found.holder.incarnation);
+        let claim = Claim { owner, incarnation: Some(state).filter(|i| i.0 > 0) };
+        let info = self.calls.quiet("owner", self.parts.entries.owner(&claim)).await?;
+        let ttl_ms = info.map_or(0, |info| info.ttl_ms);
+        let beat = BeatState { ended: found.ended, due_ms: found.due_ms, ttl_ms };
+        self.words().judge(because, beat, found.now_ms).await
+    }
+
     pub(super) fn words(&self) -> Explainer<'_> {
-        Explainer {
-            calls: &self.calls,
-            sweep: &*self.parts.registry,
-            store: &*self.parts.store,
-            brake: &self.parts.brake,
-            holds: "entries",
-        }
+        self.parts.explainer(&self.calls, &*self.parts.entries, "entries")
     }
 }
 

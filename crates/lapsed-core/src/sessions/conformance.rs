@@ -11,13 +11,13 @@ pub mod lifecycle;
 pub mod owners;
 pub mod reclaims;
 pub mod records;
+pub mod repeats;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 
-use crate::activity::Activity;
 pub use crate::conformance::name;
 use crate::conformance::{Advance, unique};
 use crate::name::Name;
@@ -187,11 +187,11 @@ impl SessionsFixture {
     /// The system that works on the store under test.
     pub fn system(&self) -> Sessions {
         Sessions::new(
-            SessionsParts::new(self.sessions.clone(), self.store.clone(), self.ttl, self.grace)
-                .activity(Arc::<Activity>::default())
+            SessionsParts::new(self.sessions.clone(), self.store.clone(), self.ttl)
                 .timeout(Duration::from_secs(5))
                 .batch(3)
                 .sweeper(unique("conformance")),
+            self.grace,
         )
     }
 }
@@ -225,6 +225,9 @@ macro_rules! sessions_conformance {
         $crate::sessions_conformance!($make, $crate::conformance::once);
     };
     ($make:ident, $run:path) => {
+        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], repeats: [
+            repeated_changes_of_references_count_once,
+        ]);
         $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], lifecycle: [
             a_session_goes_through_its_full_lifecycle,
             a_session_nobody_connects_to_is_not_disconnected,

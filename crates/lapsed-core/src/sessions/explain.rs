@@ -13,7 +13,7 @@ use crate::system::explain::{Explainer, RECEIPTS_SEARCHED, seconds};
 
 impl Sessions {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
-        let sessions = &self.parts.sessions;
+        let sessions = &self.parts.entries;
         if let Some(session) = self.calls.quiet("get", sessions.get(key)).await? {
             return self.explain_session(key, &session).await;
         }
@@ -123,17 +123,11 @@ impl Sessions {
     }
 
     fn grace_ms(&self) -> u64 {
-        self.parts.grace.as_millis() as u64
+        self.grace().as_millis() as u64
     }
 
     pub(super) fn words(&self) -> Explainer<'_> {
-        Explainer {
-            calls: &self.calls,
-            sweep: &*self.parts.sessions,
-            store: &*self.parts.store,
-            brake: &self.parts.brake,
-            holds: "references",
-        }
+        self.parts.explainer(&self.calls, &*self.parts.entries, "references")
     }
 }
 

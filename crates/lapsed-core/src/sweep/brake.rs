@@ -1,39 +1,66 @@
 //! The brake decides whether a pass may declare owners dead. When many are overdue, a fault of the
 //! store or the network is likelier than their death.
 //!
-//! It holds for one of three reasons, in this order: the operator said so; the store was away less
-//! than a threshold ago; more than a share of the owners would die at once. The last one ends
+//! It holds for one of these reasons, in this order: the operator said so; the system is adopted and
+//! too few of its owners were ever seen alive; the store was away less than a threshold ago; more
+//! than a share of the owners would die at once. The last one ends
 //! automatically, in steps, because a real scale-down looks the same and must not be held for ever
 //! (X3).
 //!
 //! "At once" means within one threshold. The deaths of a partition are spread over the heartbeat
 //! interval, so the share counts the owners declared dead recently together with those that are
-//! overdue now. Owners that were already declared dead are not affected: their entries are removed
-//! whatever the brake says.
+//! overdue now. Where the application's keys show no owners, the share of the entries that became
+//! due within one threshold is counted instead. Owners that were already declared dead are not
+//! affected: their entries are removed whatever the brake says.
+//!
+//! The operator's setting and the hold of a mass death are kept in the store ([`BrakeRecord`]), so
+//! that several daemons and single passes share them. Two processes may want the same step at the
+//! same moment: both read version *n* of the record and both try to write version *n + 1*. The store
+//! accepts one. The other one reads the record again, sees that a step was granted just now, and
+//! holds until the next step is due. What this process alone saw (the store did not answer it) stays
+//! in this process.
+
+mod record;
+#[cfg(test)]
+mod tests;
+mod verdict;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::error::{Error, Result};
+use crate::name::SystemId;
 use crate::sweep::Census;
+
+pub use record::{BrakeRecord, BrakeSetting, MassHold, Overriding};
+pub use verdict::{BrakeVerdict, Counted, HeldBy};
+
+/// How long the store-away grace is waived for a pass under an override, unless the pass renews it.
+pub const WAIVER_MS: u64 = 30_000;
+
+/// In a fleet below [`BrakePolicy::min_owners`], from this size on, all owners but one silent at
+/// once is a mass death.
+const SMALL_FLEET_MIN: u64 = 3;
 
 /// When the brake begins to hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BrakePolicy {
     /// Hold when more than this share of the owners would be dead at once.
     pub share: f64,
-    /// The brake never holds for its share if there are fewer owners than this.
+    /// Below this number of owners the share does not count. The brake then holds when all owners
+    /// but one, or all of them, are silent at once, in a fleet of at least three.
     pub min_owners: u64,
-    /// First step when it opens automatically, as a share of the owners; it doubles at each pass.
+    /// First step when it opens automatically, as a share of the owners; it doubles at each step.
     pub step: f64,
+    /// Keep the hold of a mass death until the operator sets the brake to `auto`, which opens it in
+    /// steps, or to `override`, which lets one pass through.
+    pub stay: bool,
 }
 
 impl Default for BrakePolicy {
     fn default() -> Self {
-        BrakePolicy { share: 0.55, min_owners: 10, step: 0.1 }
+        BrakePolicy { share: 0.55, min_owners: 10, step: 0.1, stay: false }
     }
 }
 
@@ -49,86 +76,17 @@ impl BrakePolicy {
     }
 }
 
-/// The operator's setting, kept in the store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "setting")]
-pub enum BrakeSetting {
-    /// No setting: the brake decides automatically.
-    #[default]
-    Auto,
-    /// Declare nobody dead until released.
-    Hold,
-    /// Declare every overdue owner dead until that time of the store's clock, then decide
-    /// automatically again.
-    Release { until_ms: u64 },
+/// What the brake decides for a pass, and what must be stored for the decision to count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrakeDecision {
+    pub verdict: BrakeVerdict,
+    /// The record that must replace the one that was read; `None` if nothing changes.
+    pub next: Option<BrakeRecord>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeldBy {
-    /// The operator's setting is `Hold`.
-    Operator,
-    /// The store was away.
-    StoreAway,
-    /// Too many owners would die at once.
-    MassDeath,
-}
-
-/// What a pass may do to owners that are overdue but not yet declared dead.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "state")]
-pub enum BrakeVerdict {
-    /// All of them may be declared dead.
-    Open,
-    /// The brake is opening automatically: only some may be declared dead.
-    Opening {
-        /// How many owners may be declared dead, the most overdue first.
-        owners: usize,
-    },
-    Held {
-        by: HeldBy,
-        /// Until when the brake holds, in milliseconds of the store's clock, if that is known.
-        until_ms: Option<u64>,
-    },
-}
-
-impl BrakeVerdict {
-    /// The limit for [`PageRequest::undeclared_max`](crate::sweep::PageRequest).
-    pub fn undeclared_max(&self) -> Option<usize> {
-        match self {
-            BrakeVerdict::Open => None,
-            BrakeVerdict::Opening { owners } => Some(*owners),
-            BrakeVerdict::Held { .. } => Some(0),
-        }
-    }
-
-    /// The verdict as a sentence for the operator.
-    pub fn describe(&self, now_ms: u64) -> String {
-        let left = |until: &Option<u64>| match until {
-            Some(until) => {
-                format!(" for another {:.1} s", until.saturating_sub(now_ms) as f64 / 1e3)
-            }
-            None => String::new(),
-        };
-        match self {
-            BrakeVerdict::Open => "open".to_owned(),
-            BrakeVerdict::Opening { owners } => {
-                format!("opening in steps: up to {owners} owners may be declared dead in this pass")
-            }
-            BrakeVerdict::Held { by: HeldBy::Operator, .. } => {
-                "held by the operator until `lapsed brake SYSTEM release`".to_owned()
-            }
-            BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms } => format!(
-                "held{}: the store was away, and its owners must first have had a whole \
-                 threshold to beat again",
-                left(until_ms)
-            ),
-            BrakeVerdict::Held { by: HeldBy::MassDeath, until_ms } => format!(
-                "held{}: too many owners would be dead at once, which is likelier a fault of \
-                 the network; it opens by itself, or at once with `lapsed brake SYSTEM release`",
-                left(until_ms)
-            ),
-        }
+impl BrakeDecision {
+    fn unchanged(verdict: BrakeVerdict) -> Self {
+        BrakeDecision { verdict, next: None }
     }
 }
 
@@ -137,32 +95,44 @@ impl BrakeVerdict {
 pub struct Brake {
     policy: BrakePolicy,
     threshold_ms: AtomicU64,
+    every_ms: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default, Clone)]
 struct State {
-    setting: BrakeSetting,
+    /// What the store kept when it was last read.
+    record: BrakeRecord,
     store_seen: Option<String>,
     unreachable: bool,
+    /// Whether the store was seen to be another one in the last census.
+    changed: bool,
     /// When the store came back after it did not answer this process, in milliseconds of its clock.
     back_ms: u64,
-    mass: Option<MassDeath>,
     last: Option<BrakeVerdict>,
 }
 
-/// A mass death that the brake is holding for.
-#[derive(Debug, Clone, Copy)]
-struct MassDeath {
-    hold_until_ms: u64,
-    steps: u32,
+impl State {
+    /// Learns from a census whether the store was away or is another one than before.
+    fn observe(&mut self, census: &Census) {
+        self.changed = self.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
+        if self.changed || self.unreachable {
+            self.back_ms = census.now_ms;
+        }
+        self.unreachable = false;
+        self.store_seen = Some(census.store.clone());
+    }
 }
 
 impl Brake {
     /// A brake without an operator's setting, which does not hold.
     pub fn new(policy: BrakePolicy, threshold: Duration) -> Self {
-        let threshold_ms = AtomicU64::new(threshold.as_millis() as u64);
-        Brake { policy, threshold_ms, state: Mutex::default() }
+        Brake {
+            policy,
+            threshold_ms: AtomicU64::new(threshold.as_millis() as u64),
+            every_ms: AtomicU64::new(0),
+            state: Mutex::default(),
+        }
     }
 
     /// Sets how long an owner must be silent, for systems where that is a setting that can change.
@@ -170,14 +140,31 @@ impl Brake {
         self.threshold_ms.store(threshold.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// Applies the operator's setting as read from the store.
-    pub fn set(&self, setting: BrakeSetting) {
-        self.lock().setting = setting;
+    /// Sets how often passes run. Steps are granted no more often than every half of it, or every
+    /// half threshold if that is shorter, so that several processes do not open the brake faster
+    /// than one.
+    pub fn set_interval(&self, every: Duration) {
+        self.every_ms.store(every.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Applies the record as read from the store.
+    pub fn set(&self, record: BrakeRecord) {
+        self.lock().record = record;
+    }
+
+    /// The record that was applied last.
+    pub fn record(&self) -> BrakeRecord {
+        self.lock().record.clone()
     }
 
     /// The operator's setting that was applied last.
     pub fn setting(&self) -> BrakeSetting {
-        self.lock().setting
+        self.lock().record.setting.clone()
+    }
+
+    /// Whether the operator holds the brake, by the record that was applied last.
+    pub fn is_held_by_operator(&self) -> bool {
+        self.lock().record.setting == BrakeSetting::Hold
     }
 
     /// Records that the store did not answer. When it answers again, every owner gets a whole
@@ -191,198 +178,205 @@ impl Brake {
         self.lock().last.clone()
     }
 
-    /// Decides for a pass that is about to begin. A step that is granted here is used up.
-    pub fn judge(&self, census: &Census) -> BrakeVerdict {
-        let mut state = self.lock();
-        let verdict = self.step(&mut state, census);
-        state.last = Some(verdict.clone());
-        verdict
+    /// Learns from the census of a pass that is about to begin whether the store was away.
+    pub fn observe(&self, census: &Census) {
+        self.lock().observe(census);
     }
 
-    /// What [`judge`](Self::judge) would decide. Changes nothing.
+    /// Decides for a pass of `sweeper`, whose census was [observed](Self::observe). A step or an
+    /// override counts only once the store has accepted `next`.
+    pub fn decide(&self, census: &Census, sweeper: &str) -> BrakeDecision {
+        self.judge(&self.lock(), census, sweeper)
+    }
+
+    /// Takes note of the verdict by which a pass begins, and logs when a hold begins or ends.
+    pub fn conclude(&self, system: &SystemId, verdict: &BrakeVerdict, now_ms: u64) {
+        let last = self.lock().last.replace(verdict.clone());
+        let (was, is) = (last.as_ref().and_then(BrakeVerdict::held_by), verdict.held_by());
+        let words = verdict.describe(now_ms).replace("SYSTEM", &system.to_string());
+        match (was, is) {
+            (was, Some(by)) if was != Some(by) => {
+                tracing::warn!(%system, by = by.as_str(), "the brake is {words}");
+            }
+            (Some(_), None) => tracing::warn!(%system, "the brake holds no longer; it is {words}"),
+            _ => {}
+        }
+        if let BrakeVerdict::Overridden { reason } = verdict {
+            tracing::warn!(%system, %reason, "this pass runs under the operator's override, which it uses up");
+        }
+    }
+
+    /// What [`decide`](Self::decide) would decide. Changes nothing.
     pub fn preview(&self, census: &Census) -> BrakeVerdict {
         let mut state = self.lock().clone();
-        self.step(&mut state, census)
+        state.observe(census);
+        self.judge(&state, census, "").verdict
     }
 
     /// Whether the brake would spare an overdue owner right now. Changes nothing.
     pub fn would_spare(&self, census: &Census) -> bool {
-        let state = self.lock();
-        match self.outer(&state, census) {
-            Some(verdict) => verdict != BrakeVerdict::Open,
-            None => self.is_mass(census),
-        }
+        !self.judge(&self.lock(), census, "").verdict.is_open()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no holder of the brake's lock panics")
     }
 
-    fn step(&self, state: &mut State, census: &Census) -> BrakeVerdict {
-        let changed = state.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
-        if changed || state.unreachable {
-            state.back_ms = census.now_ms;
-            state.mass = None;
+    fn judge(&self, state: &State, census: &Census, sweeper: &str) -> BrakeDecision {
+        if let Some(decision) = self.ordered(&state.record, census, sweeper) {
+            return decision;
         }
-        state.unreachable = false;
-        state.store_seen = Some(census.store.clone());
-        if let Some(verdict) = self.outer(state, census) {
-            return verdict;
+        if let Some(until_ms) = self.away_until(state.back_ms.max(census.back_ms), census) {
+            let verdict = BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms: Some(until_ms) };
+            // Only what the store itself reports, or its new identity, starts a hold over: that it
+            // did not answer one process says nothing to the others.
+            let is_shared = state.changed || self.away_until(census.back_ms, census).is_some();
+            let over = is_shared.then(|| without_hold(&state.record)).flatten();
+            return BrakeDecision { verdict, next: over };
         }
-        if !self.is_mass(census) {
-            state.mass = None;
-            return BrakeVerdict::Open;
+        let hold = hold_of(&state.record, census);
+        match self.mass(census, hold.is_some()) {
+            None => {
+                let next = without_hold(&state.record);
+                BrakeDecision { verdict: BrakeVerdict::Open, next }
+            }
+            Some((all, of)) => {
+                let record = BrakeRecord { hold, ..state.record.clone() };
+                self.hold_or_step(&record, census.now_ms, all, of)
+            }
         }
-        let hold_until_ms = census.now_ms + self.threshold_ms();
-        let mass = state.mass.get_or_insert(MassDeath { hold_until_ms, steps: 0 });
-        if census.now_ms < mass.hold_until_ms {
-            return BrakeVerdict::Held {
-                by: HeldBy::MassDeath,
-                until_ms: Some(mass.hold_until_ms),
-            };
-        }
-        let share = self.policy.step * f64::from(2u32.saturating_pow(mass.steps));
-        mass.steps += 1;
-        let owners = (owners_in_all(census) as f64 * share).ceil() as usize;
-        BrakeVerdict::Opening { owners: owners.max(1) }
     }
 
-    /// The reasons that come before the share of dead owners: the operator, then the store's
-    /// absence.
-    fn outer(&self, state: &State, census: &Census) -> Option<BrakeVerdict> {
-        match state.setting {
+    /// What the operator's setting decides, if it decides.
+    fn ordered(
+        &self,
+        record: &BrakeRecord,
+        census: &Census,
+        sweeper: &str,
+    ) -> Option<BrakeDecision> {
+        // An override is an answer to a mass death. It says nothing about the names of the keys, and
+        // it is not used up.
+        if census.is_observing() && record.setting != BrakeSetting::Hold {
+            let verdict = BrakeVerdict::Held { by: HeldBy::Observing, until_ms: None };
+            return Some(BrakeDecision::unchanged(verdict));
+        }
+        match &record.setting {
             BrakeSetting::Hold => {
-                return Some(BrakeVerdict::Held { by: HeldBy::Operator, until_ms: None });
+                let verdict = BrakeVerdict::Held { by: HeldBy::Operator, until_ms: None };
+                return Some(BrakeDecision::unchanged(verdict));
             }
-            BrakeSetting::Release { until_ms } if census.now_ms < until_ms => {
-                return Some(BrakeVerdict::Open);
+            BrakeSetting::Override { reason } => {
+                let verdict = BrakeVerdict::Overridden { reason: reason.clone() };
+                let next = record.taken_by(sweeper, census.now_ms + WAIVER_MS);
+                return Some(BrakeDecision { verdict, next });
             }
-            BrakeSetting::Release { .. } | BrakeSetting::Auto => {}
+            BrakeSetting::Auto => {}
         }
-        let back_ms = state.back_ms.max(census.back_ms);
-        let until_ms = back_ms + self.threshold_ms();
-        if back_ms > 0 && census.now_ms < until_ms {
-            let until_ms = Some(until_ms);
-            return Some(BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms });
-        }
-        None
+        // The store-away grace is waived for that pass, not for this one.
+        let other = record.overriding.as_ref().filter(|_| !record.is_overridden_by(sweeper))?;
+        let until_ms = Some(other.until_ms).filter(|until_ms| census.now_ms < *until_ms)?;
+        let verdict = BrakeVerdict::Held { by: HeldBy::OtherPass, until_ms: Some(until_ms) };
+        Some(BrakeDecision::unchanged(verdict))
     }
 
-    fn is_mass(&self, census: &Census) -> bool {
+    /// Until when the owners of a store that came back at `back_ms` are spared, if they are.
+    fn away_until(&self, back_ms: u64, census: &Census) -> Option<u64> {
+        let until_ms = back_ms + self.threshold_ms();
+        (back_ms > 0 && census.now_ms < until_ms).then_some(until_ms)
+    }
+
+    /// Holds for the mass death of some of `all`, or grants the next step.
+    fn hold_or_step(
+        &self,
+        record: &BrakeRecord,
+        now_ms: u64,
+        all: u64,
+        of: Counted,
+    ) -> BrakeDecision {
+        let held = |until_ms| BrakeVerdict::Held { by: HeldBy::MassDeath, until_ms };
+        let store = |hold| Some(BrakeRecord { hold: Some(hold), ..record.next() });
+        let Some(hold) = record.hold else {
+            let hold = MassHold::begin(now_ms, self.threshold_ms());
+            let verdict = held(self.opens_at(&hold));
+            return BrakeDecision { verdict, next: store(hold) };
+        };
+        match self.opens_at(&hold) {
+            Some(until_ms) if until_ms <= now_ms => {}
+            until_ms => return BrakeDecision::unchanged(held(until_ms)),
+        }
+        let share = self.policy.step * f64::from(2u32.saturating_pow(hold.steps));
+        let max = ((all as f64 * share).ceil() as usize).max(1);
+        let next = store(MassHold { steps: hold.steps + 1, stepped_ms: now_ms, ..hold });
+        BrakeDecision { verdict: BrakeVerdict::Opening { max, of }, next }
+    }
+
+    /// When the next step of `hold` may be granted; `None`: not before a person decides.
+    fn opens_at(&self, hold: &MassHold) -> Option<u64> {
+        match hold.steps {
+            0 if self.policy.stay => hold.decided.then_some(hold.since_ms),
+            0 => Some(hold.until_ms),
+            _ => Some(hold.stepped_ms + self.step_gap_ms()),
+        }
+    }
+
+    /// Whether a mass death is under way: of how many, and what is counted.
+    fn mass(&self, census: &Census, is_held: bool) -> Option<(u64, Counted)> {
+        if self.is_mass_of_owners(census) {
+            return Some((owners_in_all(census), Counted::Owners));
+        }
+        self.is_mass_of_entries(census, is_held)
+            .then_some((census.entries_tracked, Counted::Entries))
+    }
+
+    fn is_mass_of_owners(&self, census: &Census) -> bool {
         let all = owners_in_all(census);
         let dying = census.owners_overdue + census.owners_died_recently;
-        census.owners_overdue > 0
-            && all >= self.policy.min_owners
-            && dying as f64 > self.policy.share * all as f64
+        let is_most = match all >= self.policy.min_owners {
+            true => dying as f64 > self.policy.share * all as f64,
+            false => all >= SMALL_FLEET_MIN && dying + 1 >= all,
+        };
+        census.owners_overdue > 0 && is_most
+    }
+
+    /// While the brake holds, all entries that are due count, because those that caused the hold
+    /// became due more than a threshold ago by the time that it opens. If all entries run out by
+    /// themselves and passes are rare, most are due at every pass, which says nothing.
+    fn is_mass_of_entries(&self, census: &Census, is_held: bool) -> bool {
+        let all = census.entries_tracked;
+        let due = match is_held {
+            true => census.orphans,
+            false if census.entries_run_out && self.every_ms() > self.threshold_ms() / 2 => 0,
+            false => census.entries_due_recently,
+        };
+        due > 0 && all >= self.policy.min_owners && due as f64 > self.policy.share * all as f64
     }
 
     fn threshold_ms(&self) -> u64 {
         self.threshold_ms.load(Ordering::Relaxed)
     }
+
+    fn every_ms(&self) -> u64 {
+        self.every_ms.load(Ordering::Relaxed)
+    }
+
+    fn step_gap_ms(&self) -> u64 {
+        (self.every_ms().min(self.threshold_ms()) / 2).max(1)
+    }
+}
+
+/// The hold of the mass death that is under way, if there is one. A hold that no pass has ended, because
+/// none ran, does not open for other owners.
+fn hold_of(record: &BrakeRecord, census: &Census) -> Option<MassHold> {
+    let overdue_ms = census.now_ms.saturating_sub(census.oldest_late_ms);
+    // Without a suspect it is not known since when somebody is overdue.
+    record.hold.filter(|hold| census.oldest_late_ms == 0 || !hold.is_of_others(overdue_ms))
+}
+
+/// The record after the hold of a mass death has ended; `None` if there is no hold.
+fn without_hold(record: &BrakeRecord) -> Option<BrakeRecord> {
+    record.hold.is_some().then(|| BrakeRecord { hold: None, ..record.next() })
 }
 
 fn owners_in_all(census: &Census) -> u64 {
     census.owners_live + census.owners_overdue + census.owners_died_recently
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TTL_MS: u64 = 90_000;
-
-    fn brake() -> Brake {
-        Brake::new(BrakePolicy::default(), Duration::from_millis(TTL_MS))
-    }
-
-    fn census(now_ms: u64, live: u64, overdue: u64, recently: u64) -> Census {
-        Census {
-            now_ms,
-            store: "s1".into(),
-            owners_live: live,
-            owners_overdue: overdue,
-            owners_died_recently: recently,
-            ..Census::default()
-        }
-    }
-
-    #[test]
-    fn one_owner_of_two_dying_is_not_a_mass_death() {
-        assert_eq!(brake().judge(&census(1, 1, 1, 0)), BrakeVerdict::Open);
-        assert_eq!(brake().judge(&census(1, 0, 9, 0)), BrakeVerdict::Open);
-    }
-
-    #[test]
-    fn more_than_the_share_at_once_is_held() {
-        assert_eq!(brake().judge(&census(1, 9, 11, 0)), BrakeVerdict::Open, "0.55 exactly");
-        assert!(matches!(
-            brake().judge(&census(1, 8, 12, 0)),
-            BrakeVerdict::Held { by: HeldBy::MassDeath, .. }
-        ));
-    }
-
-    #[test]
-    fn deaths_spread_over_a_threshold_count_together() {
-        assert!(matches!(
-            brake().judge(&census(1, 5, 5, 10)),
-            BrakeVerdict::Held { by: HeldBy::MassDeath, .. }
-        ));
-    }
-
-    #[test]
-    fn trap_x3_the_brake_opens_automatically_in_steps() {
-        let brake = brake();
-        let start = 1_000;
-        assert!(matches!(brake.judge(&census(start, 2, 98, 0)), BrakeVerdict::Held { .. }));
-        let almost = start + TTL_MS - 1;
-        assert!(matches!(brake.judge(&census(almost, 2, 98, 0)), BrakeVerdict::Held { .. }));
-        let mut now = start + TTL_MS;
-        let mut left = 98;
-        let mut granted = Vec::new();
-        while left > 0 {
-            let BrakeVerdict::Opening { owners } = brake.judge(&census(now, 2, left, 98 - left))
-            else {
-                panic!("still closed with {left} left");
-            };
-            granted.push(owners);
-            left = left.saturating_sub(owners as u64);
-            now += 60_000;
-        }
-        assert_eq!(granted, [10, 20, 40, 80], "a step at a time, each twice the one before");
-        assert_eq!(brake.judge(&census(now, 2, 0, 98)), BrakeVerdict::Open);
-    }
-
-    #[test]
-    fn an_absence_while_opening_starts_over() {
-        let brake = brake();
-        brake.judge(&census(0, 2, 98, 0));
-        assert!(matches!(brake.judge(&census(TTL_MS, 2, 98, 0)), BrakeVerdict::Opening { .. }));
-        brake.note_unreachable();
-        let verdict = brake.judge(&census(TTL_MS + 5, 2, 98, 0));
-        assert!(matches!(verdict, BrakeVerdict::Held { by: HeldBy::StoreAway, .. }), "{verdict:?}");
-    }
-
-    #[test]
-    fn after_an_absence_or_a_restart_the_brake_holds_for_a_threshold() {
-        let brake = brake();
-        assert_eq!(brake.judge(&census(5, 3, 1, 0)), BrakeVerdict::Open);
-        let other = Census { store: "s2".into(), ..census(1_000, 3, 1, 0) };
-        let held = BrakeVerdict::Held { by: HeldBy::StoreAway, until_ms: Some(1_000 + TTL_MS) };
-        assert_eq!(brake.judge(&other), held);
-        let later = Census { store: "s2".into(), ..census(1_000 + TTL_MS, 3, 1, 0) };
-        assert_eq!(brake.judge(&later), BrakeVerdict::Open);
-    }
-
-    #[test]
-    fn the_operators_setting_comes_first() {
-        let brake = brake();
-        brake.set(BrakeSetting::Hold);
-        assert!(matches!(
-            brake.judge(&census(5, 9, 1, 0)),
-            BrakeVerdict::Held { by: HeldBy::Operator, .. }
-        ));
-        brake.set(BrakeSetting::Release { until_ms: 100 });
-        assert_eq!(brake.judge(&census(99, 0, 100, 0)), BrakeVerdict::Open);
-        assert!(matches!(brake.judge(&census(100, 0, 100, 0)), BrakeVerdict::Held { .. }));
-    }
 }

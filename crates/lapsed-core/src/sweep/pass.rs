@@ -1,12 +1,13 @@
 //! One pass: page after page and batch after batch, until a limit, the brake, or the end of the
 //! suspects.
 
+mod braking;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use crate::activity::Activity;
 use crate::clock::{Clock, SystemClock, call_within};
 use crate::error::{Error, Result};
 use crate::leader::Leadership;
@@ -14,13 +15,15 @@ use crate::receipt::{NoObserver, Observer, Retention};
 use crate::schedule::StopSignal;
 use crate::setters;
 use crate::store::Store;
-use crate::sweep::brake::{Brake, BrakePolicy, BrakeSetting, BrakeVerdict};
+use crate::store_caller::Activity;
+use crate::sweep::brake::{Brake, BrakePolicy, BrakeVerdict};
 use crate::sweep::policy::{BatchSize, Policy, SweepMode};
 use crate::sweep::report::{PassReport, Stopped};
 use crate::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Refusal, Suspect,
     SuspectPage, Sweep, TidyLimits,
 };
+use crate::upkeep::{IdleRule, SIGN_EVERY};
 
 /// Shorter pauses are skipped: setting a timer would take longer.
 const REST_MIN: Duration = Duration::from_micros(50);
@@ -119,6 +122,7 @@ impl Sweeper {
             in_doubt: Vec::new(),
         };
         let name = Arc::from(parts.name.as_str());
+        parts.brake.set_interval(parts.policy.every);
         Sweeper { parts, name, progress: Mutex::new(progress) }
     }
 
@@ -156,11 +160,25 @@ impl Sweeper {
                 Stopped::Error
             }
         };
+        run.end_override().await;
         let mut report = run.report;
         report.stopped = stopped;
         report.took_ms = (self.parts.clock.mono() - run.began).as_millis() as u64;
         self.parts.witness.passed(&report);
         report
+    }
+
+    /// When the system counts as idle; `None` if passes do not wait for that.
+    fn idle_rule(&self) -> Option<IdleRule> {
+        let SweeperParts { store, sweep, policy, clock, activity, .. } = &self.parts;
+        Some(IdleRule {
+            store: store.clone(),
+            system: sweep.system().clone(),
+            activity: activity.clone(),
+            clock: clock.clone(),
+            timeout: policy.timeout,
+            grace: policy.idle_grace?,
+        })
     }
 
     fn term(&self) -> Option<u64> {
@@ -189,8 +207,12 @@ struct Run<'a> {
     /// Whether the operator held the brake when the pass began. It then only continues with owners
     /// that were declared dead before.
     held: bool,
-    /// When the operator's setting was last read.
+    /// Whether the pass uses an override of the operator.
+    overrides: bool,
+    /// When the brake's record was last read.
     brake_read: Duration,
+    /// When the signs of activity of other processes were last read.
+    signs_read: Duration,
     report: PassReport,
 }
 
@@ -218,7 +240,7 @@ impl<'a> Run<'a> {
             entries_cut: false,
         };
         let (began, uses) = (parts.clock.mono(), parts.activity.uses());
-        let (held, brake_read) = (parts.brake.setting() == BrakeSetting::Hold, began);
+        let (held, brake_read) = (parts.brake.is_held_by_operator(), began);
         Run {
             sweeper,
             act,
@@ -229,7 +251,9 @@ impl<'a> Run<'a> {
             ops: 0,
             rest_until: began,
             held,
+            overrides: false,
             brake_read,
+            signs_read: began,
             report,
         }
     }
@@ -243,21 +267,19 @@ impl<'a> Run<'a> {
         if let Some(stopped) = self.why_stop() {
             return Ok(stopped);
         }
-        if let Some(grace) = parts.policy.idle_grace
-            && parts.activity.idle_for(self.began) < grace
+        if let Some(idle) = self.sweeper.idle_rule()
+            && !idle.is_idle().await?
         {
             return Ok(Stopped::Activity);
         }
-        self.read_brake().await?;
-        self.held = parts.brake.setting() == BrakeSetting::Hold;
-        let census = match parts.sweep.survey().await? {
+        // Before the brake's record is read: a census that was taken while another pass waived the
+        // store-away grace is then followed by a record that says so, or by a guard that refuses.
+        let census = match parts.sweep.survey(self.act).await? {
             Some(census) => census,
             None => self.call("census", parts.sweep.census()).await?,
         };
-        let verdict = match self.act {
-            PassMode::Reclaim => parts.brake.judge(&census),
-            PassMode::DryRun => parts.brake.preview(&census),
-        };
+        let verdict = self.judge_brake(&census).await?;
+        self.held = parts.brake.is_held_by_operator();
         let stopped = self.pages(progress, &census, &verdict).await?;
         if stopped != Stopped::Done {
             return Ok(stopped);
@@ -266,38 +288,6 @@ impl<'a> Run<'a> {
             self.tidy(&verdict).await?;
         }
         Ok(self.done_or_braked(&census, &verdict))
-    }
-
-    /// Reads the operator's setting, which another process may have changed.
-    async fn read_brake(&mut self) -> Result<()> {
-        let parts = &self.sweeper.parts;
-        let setting = self.call("brake", parts.store.brake_setting(parts.sweep.system())).await?;
-        parts.brake.set(setting);
-        self.brake_read = parts.clock.mono();
-        Ok(())
-    }
-
-    /// All pages are done: `Brake` if somebody was spared, otherwise `Done`.
-    fn done_or_braked(&mut self, census: &Census, verdict: &BrakeVerdict) -> Stopped {
-        let spared = match verdict {
-            BrakeVerdict::Open => false,
-            BrakeVerdict::Opening { owners } => census.owners_overdue > *owners as u64,
-            BrakeVerdict::Held { .. } => {
-                let owners = census.owners_overdue + census.owners_spared;
-                // Without a census, somebody may have been spared.
-                census.uncounted || owners + census.orphans + census.orphans_spared > 0
-            }
-        };
-        if !spared {
-            return Stopped::Done;
-        }
-        self.report.detail = Some(verdict.describe(census.now_ms));
-        let held_back = census.suspects.saturating_sub(self.report.suspects);
-        if held_back > 0 {
-            self.report.suspects += held_back;
-            self.report.skipped.insert("brake".to_owned(), held_back);
-        }
-        Stopped::Brake
     }
 
     async fn pages(
@@ -344,7 +334,8 @@ impl<'a> Run<'a> {
         if let Some(stopped) = self.why_stop() {
             return Ok(Step::Stop(stopped));
         }
-        let page = self.page(cursor, self.left(size.get()), verdict).await?;
+        let Some(limit) = self.left(size.get(), verdict) else { return Ok(Step::End) };
+        let page = self.page(cursor, limit, verdict).await?;
         let count = page.suspects.len();
         let Some(resume) = page.suspects.last().map(|s| self.sweeper.parts.sweep.after(s)) else {
             return Ok(Step::End);
@@ -353,15 +344,24 @@ impl<'a> Run<'a> {
         if self.act == PassMode::Reclaim
             && self.sweeper.parts.clock.mono() >= self.brake_read + HEED
         {
-            self.read_brake().await?;
+            self.read_brake_again().await?;
+        }
+        if self.is_used_elsewhere().await? {
+            return Ok(Step::Stop(Stopped::Activity));
         }
         // Reading the page and pausing took time, in which the term may have run out.
         if let Some(stopped) = self.why_stop() {
             return Ok(Step::Stop(stopped));
         }
+        // Read once, because the process may stall after any check: a batch that carries the term of
+        // a former leader is refused by the store, and one without a term is not.
+        let term = self.sweeper.term();
+        if self.needs_term() && term.is_none() {
+            return Ok(Step::Stop(self.not_leading()));
+        }
         let clock = self.sweeper.parts.clock.clone();
         let sent = clock.mono();
-        let answer = self.batch(progress, page.suspects, census).await?;
+        let answer = self.batch(progress, page.suspects, term, verdict, census).await?;
         let took = clock.mono() - sent;
         let parts = &self.sweeper.parts;
         parts.witness.batched(parts.sweep.system(), count, took);
@@ -373,7 +373,9 @@ impl<'a> Run<'a> {
         if self.act == PassMode::Reclaim {
             size.learn(count, held);
             progress.size = size.clone();
-            self.rest_until = clock.mono() + self.sweeper.parts.policy.rest_after(held, count);
+            let policy = &self.sweeper.parts.policy;
+            let rested = clock.mono() + policy.rest_after(held);
+            self.rest_until = rested.max(sent + policy.spread(count));
         }
         Ok(if page.last { Step::End } else { Step::More })
     }
@@ -408,7 +410,10 @@ impl<'a> Run<'a> {
     ) -> Result<SuspectPage> {
         // Owners that this pass has declared dead already use up what the brake allowed.
         let ended = self.report.owners_ended as usize;
-        let undeclared_max = verdict.undeclared_max().map(|n| n.saturating_sub(ended));
+        let undeclared_max = match self.lists_spared(verdict) {
+            true => None,
+            false => verdict.undeclared_max().map(|n| n.saturating_sub(ended)),
+        };
         let request = PageRequest { after: after.clone(), limit, undeclared_max };
         let page = self.call("suspects", self.sweeper.parts.sweep.suspects(request)).await?;
         self.report.examined += page.examined;
@@ -420,15 +425,16 @@ impl<'a> Run<'a> {
         &mut self,
         progress: &mut Progress,
         suspects: Vec<Suspect>,
+        term: Option<u64>,
+        verdict: &BrakeVerdict,
         census: &Census,
     ) -> Result<BatchAnswer> {
         progress.batches += 1;
         let id = BatchId { sweeper: self.sweeper.name.clone(), number: progress.batches };
-        let term = self.sweeper.term();
         let batch = Batch { id: id.clone(), suspects: suspects.clone(), act: self.act, term };
         match self.call("reclaim", self.sweeper.parts.sweep.reclaim(batch)).await {
             Ok(answer) => {
-                self.tally(&suspects, &answer, census);
+                self.tally(&suspects, &answer, verdict, census);
                 Ok(answer)
             }
             Err(error) => {
@@ -441,11 +447,21 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn tally(&mut self, suspects: &[Suspect], answer: &BatchAnswer, census: &Census) {
+    fn tally(
+        &mut self,
+        suspects: &[Suspect],
+        answer: &BatchAnswer,
+        verdict: &BrakeVerdict,
+        census: &Census,
+    ) {
         self.ops += suspects.len() as u64;
         self.report.owners_ended += answer.owners_ended;
+        let spares = self.lists_spared(verdict);
         for (suspect, outcome) in suspects.iter().zip(&answer.outcomes) {
-            self.report.tally(outcome);
+            match outcome {
+                Outcome::Reclaimed(_) | Outcome::Released if spares => self.report.tally_spared(),
+                outcome => self.report.tally(outcome),
+            }
             self.report.list(suspect, outcome, census.now_ms, self.list);
             if let Outcome::Reclaimed(Some(receipt)) = outcome {
                 self.sweeper.parts.witness.reclaimed(receipt);
@@ -486,6 +502,18 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether another process has begun to use the system, if this one sweeps only while nobody
+    /// does. Looks as often as signs are left.
+    async fn is_used_elsewhere(&mut self) -> Result<bool> {
+        let Some(idle) = self.sweeper.idle_rule() else { return Ok(false) };
+        let now = self.sweeper.parts.clock.mono();
+        if now < self.signs_read + SIGN_EVERY {
+            return Ok(false);
+        }
+        self.signs_read = now;
+        Ok(!idle.is_idle().await?)
+    }
+
     /// Why the pass must stop now, if it must. Checked before every batch.
     fn why_stop(&mut self) -> Option<Stopped> {
         let parts = &self.sweeper.parts;
@@ -500,28 +528,36 @@ impl<'a> Run<'a> {
         if policy.idle_grace.is_some() && parts.activity.uses() != self.uses {
             return Some(Stopped::Activity);
         }
-        if self.act == PassMode::Reclaim
-            && !self.held
-            && parts.brake.setting() == BrakeSetting::Hold
-        {
+        if self.act == PassMode::Reclaim && !self.held && parts.brake.is_held_by_operator() {
             self.report.detail = Some("the operator has held the brake meanwhile".to_owned());
             return Some(Stopped::Brake);
         }
-        if self.act == PassMode::Reclaim
-            && policy.mode == SweepMode::Leader
-            && self.sweeper.term().is_none()
-        {
+        if self.overrides && !parts.brake.record().is_overridden_by(&self.sweeper.name) {
+            self.report.detail = Some("the operator has ended the override meanwhile".to_owned());
+            return Some(Stopped::Brake);
+        }
+        if self.needs_term() && self.sweeper.term().is_none() {
             return Some(self.not_leading());
         }
         None
     }
 
-    /// How many of `wanted` the policy's `max_ops` still allows; at least one, because `why_stop`
-    /// was checked before.
-    fn left(&self, wanted: usize) -> usize {
-        match self.sweeper.parts.policy.max_ops {
+    /// Whether only the leader may do what this pass does.
+    fn needs_term(&self) -> bool {
+        self.act == PassMode::Reclaim && self.sweeper.parts.policy.mode == SweepMode::Leader
+    }
+
+    /// How many of `wanted` the policy's `max_ops` and a step of the brake still allow. `None`: the
+    /// step is used up. At least one otherwise, because `why_stop` was checked before.
+    fn left(&self, wanted: usize, verdict: &BrakeVerdict) -> Option<usize> {
+        let wanted = wanted.min(self.sweeper.parts.policy.entries_within_timeout());
+        let wanted = match self.sweeper.parts.policy.max_ops {
             Some(max) => wanted.min((max - self.ops) as usize),
             None => wanted,
+        };
+        match verdict.entries_max() {
+            Some(max) => Some(wanted.min(max.saturating_sub(self.ops as usize))).filter(|n| *n > 0),
+            None => Some(wanted),
         }
     }
 

@@ -17,6 +17,16 @@ pub enum SweepMode {
     Leader,
 }
 
+/// When a pass that reached `max_ops` or `max_runtime` goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenCapped {
+    /// After a tenth of the interval.
+    #[default]
+    ResumeSoon,
+    /// At the next interval, so that the limits hold for every interval.
+    WaitForInterval,
+}
+
 /// Limits of a pass. Every field can be configured per system.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -32,8 +42,9 @@ pub struct Policy {
     pub hold: Duration,
     /// Pause between two batches.
     pub op_delay: Duration,
-    /// Additional pause per entry of a batch, for stores that need several requests per entry and
-    /// throttle clients that send too many.
+    /// Pause per entry, for stores that need several requests per entry and throttle clients that
+    /// send too many. A store that works on the entries of a batch one by one makes it between
+    /// them; otherwise it is made after the batch, for all of its entries together.
     pub entry_delay: Duration,
     /// Largest share of the store's time that a pass may use: after a batch that occupied the store
     /// for long, the pause is long. 1: no pause.
@@ -42,10 +53,14 @@ pub struct Policy {
     pub max_ops: Option<u64>,
     /// Longest duration of a pass. `None`: no limit.
     pub max_runtime: Option<Duration>,
+    /// When the rest is done of a pass that reached one of these two limits.
+    pub when_capped: WhenCapped,
     /// Sweep only if the system was not used for this long, and stop when it is used. `None`: sweep
     /// at any time.
     pub idle_grace: Option<Duration>,
     pub mode: SweepMode,
+    /// How long the term of a leader lasts unless it is renewed, which happens three times as often.
+    pub term_ttl: Duration,
     /// Time limit of every store call.
     pub timeout: Duration,
 }
@@ -62,8 +77,10 @@ impl Default for Policy {
             share: 1.0,
             max_ops: None,
             max_runtime: None,
+            when_capped: WhenCapped::default(),
             idle_grace: None,
             mode: SweepMode::Idempotent,
+            term_ttl: Duration::from_secs(15),
             timeout: Duration::from_secs(5),
         }
     }
@@ -103,13 +120,24 @@ impl Policy {
         Ok(())
     }
 
-    /// How long to pause after a batch of `entries` entries that occupied the store for `held`.
-    pub fn rest_after(&self, held: Duration, entries: usize) -> Duration {
+    /// How long to pause after a batch that occupied the store for `held`.
+    pub fn rest_after(&self, held: Duration) -> Duration {
         let owed = held.as_secs_f64() * (1.0 / self.share - 1.0);
-        // The entries' pause has no upper limit: it spreads requests, whereas the pause for `held`
-        // gives the store's time back.
-        let entries = self.entry_delay.saturating_mul(entries.try_into().unwrap_or(u32::MAX));
-        self.op_delay.max(entries).max(Duration::from_secs_f64(owed).min(REST_MAX))
+        self.op_delay.max(Duration::from_secs_f64(owed).min(REST_MAX))
+    }
+
+    /// How long a batch of `entries` entries takes at least, counted from when it was sent. It has
+    /// no upper limit: it spreads requests, whereas the pause after a batch gives the store's time
+    /// back.
+    pub fn spread(&self, entries: usize) -> Duration {
+        self.entry_delay.saturating_mul(entries.try_into().unwrap_or(u32::MAX))
+    }
+
+    /// How many entries a batch may have so that the pauses between them use at most half of the
+    /// time limit of the call.
+    pub fn entries_within_timeout(&self) -> usize {
+        let rests = (self.timeout / 2).as_micros().checked_div(self.entry_delay.as_micros());
+        rests.map_or(usize::MAX, |rests| rests.max(1).try_into().unwrap_or(usize::MAX))
     }
 }
 
@@ -188,13 +216,15 @@ mod tests {
     fn a_longer_batch_is_followed_by_a_longer_pause() {
         let ms = Duration::from_millis;
         let policy = Policy { share: 0.5, ..Policy::default() };
-        assert_eq!((policy.rest_after(ms(2), 1), policy.rest_after(ms(1), 1)), (ms(2), ms(1)));
-        assert_eq!(policy.rest_after(Duration::from_secs(9), 1), REST_MAX);
+        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(1))), (ms(2), ms(1)));
+        assert_eq!(policy.rest_after(Duration::from_secs(9)), REST_MAX);
         let policy = Policy { op_delay: ms(5), ..policy };
-        assert_eq!((policy.rest_after(ms(2), 1), policy.rest_after(ms(8), 1)), (ms(5), ms(8)));
-        assert_eq!(Policy::default().rest_after(ms(8), 1), Duration::ZERO);
+        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(8))), (ms(5), ms(8)));
+        assert_eq!(Policy::default().rest_after(ms(8)), Duration::ZERO);
         let policy = Policy { entry_delay: ms(100), ..Policy::default() };
-        assert_eq!((policy.rest_after(ms(1), 7), policy.rest_after(ms(1), 0)), (ms(700), ms(0)));
+        assert_eq!((policy.spread(7), policy.spread(0)), (ms(700), ms(0)));
+        assert_eq!(policy.entries_within_timeout(), 25);
+        assert_eq!(Policy::default().entries_within_timeout(), usize::MAX);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::sweep::{Outcome, Suspect};
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(as = StopReason))]
+#[non_exhaustive]
 pub enum Stopped {
     /// There was nothing more to do.
     Done,
@@ -49,7 +50,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// One entry that was reclaimed or, in a dry run, would be.
+/// One entry that was reclaimed or, in a dry run, would be or is spared by the brake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(as = Listed))]
@@ -113,7 +114,8 @@ pub struct PassReport {
     /// A sentence that says what failed, or what the brake spares and until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The reclaimed entries, if the caller asked for a list.
+    /// The reclaimed entries, if the caller asked for a list. In a dry run: those that would be
+    /// reclaimed; while the brake holds, those that it spares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<ListedSuspect>,
     /// Whether `entries` was truncated at its limit.
@@ -126,6 +128,11 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl PassReport {
+    /// Whether the pass has begun. One that found its system in use before it looked at anything has not.
+    pub fn has_begun(&self) -> bool {
+        self.stopped != Stopped::Activity || self.examined > 0
+    }
+
     pub(super) fn tally(&mut self, outcome: &Outcome) {
         let why = match outcome {
             Outcome::Reclaimed(_) => {
@@ -141,6 +148,11 @@ impl PassReport {
             Outcome::InDoubt => "in_doubt",
         };
         *self.skipped.entry(why.to_owned()).or_default() += 1;
+    }
+
+    /// Counts a suspect that is dead, but that the brake spares.
+    pub(super) fn tally_spared(&mut self) {
+        *self.skipped.entry("brake".to_owned()).or_default() += 1;
     }
 
     /// Adds one reclaimed suspect to `entries`, up to `limit`.

@@ -8,10 +8,10 @@ use crate::name::Name;
 use crate::owner::{Ending, Incarnation, OwnerInfo};
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::Store;
+use crate::store_caller::StoreCaller;
 use crate::sweep::brake::Brake;
 use crate::sweep::{Batch, BatchId, Census, Outcome, PassMode, Refusal, Suspect, Sweep};
 use crate::system::Explanation;
-use crate::system::store_caller::StoreCaller;
 
 /// How many of the newest receipts are searched for a key that does not exist.
 pub const RECEIPTS_SEARCHED: usize = 10_000;
@@ -24,6 +24,17 @@ pub struct Explainer<'a> {
     pub brake: &'a Brake,
     /// Plural noun for what an owner of this system holds: `entries`, `references`.
     pub holds: &'static str,
+}
+
+/// What is known of the heartbeat of one incarnation.
+#[derive(Clone, Copy, Debug)]
+pub struct BeatState {
+    /// How and when it ended, if it did.
+    pub ended: Option<(Ending, u64)>,
+    /// When its heartbeat runs out, including the store-away grace.
+    pub due_ms: u64,
+    /// How long one heartbeat lasts, in milliseconds; 0 if that is not known.
+    pub ttl_ms: u64,
 }
 
 /// How a sentence refers to an owner. An application that writes its own keys has no incarnations.
@@ -48,7 +59,8 @@ impl Explainer<'_> {
             self.holds
         )];
         let now_ms = self.census().await?.now_ms;
-        let verdict = self.judge(&mut because, owner.ended, owner.due_ms, now_ms).await?;
+        let beat = BeatState { ended: owner.ended, due_ms: owner.due_ms, ttl_ms: owner.ttl_ms };
+        let verdict = self.judge(&mut because, beat, now_ms).await?;
         Ok(self.explanation(key, verdict, because, json!(owner)))
     }
 
@@ -57,10 +69,10 @@ impl Explainer<'_> {
     pub async fn judge(
         &self,
         because: &mut Vec<String>,
-        ended: Option<(Ending, u64)>,
-        due_ms: u64,
+        beat: BeatState,
         now_ms: u64,
     ) -> Result<&'static str> {
+        let BeatState { ended, due_ms, ttl_ms } = beat;
         if let Some((ending, at_ms)) = ended {
             let ago = seconds(now_ms.saturating_sub(at_ms));
             let (word, how) = match ending {
@@ -76,6 +88,15 @@ impl Explainer<'_> {
         }
         if now_ms < due_ms {
             let left = seconds(due_ms - now_ms);
+            if let Some(back_ms) = self.silent_since_return(due_ms, ttl_ms).await? {
+                let ago = seconds(now_ms.saturating_sub(back_ms));
+                because.push(format!(
+                    "it has sent no heartbeat since the store came back {ago:.1} s ago; it is \
+                     spared for another {left:.1} s on the store's clock, because after an absence \
+                     of the store every owner has a whole TTL to send one"
+                ));
+                return Ok("spared");
+            }
             because.push(format!("its beat is good for another {left:.1} s on the store's clock"));
             return Ok("live");
         }
@@ -95,6 +116,18 @@ impl Explainer<'_> {
         }
         because.push(format!("the brake is {}", verdict.describe(now_ms)));
         Ok("spared")
+    }
+
+    /// When the store came back from an absence, if nothing but that is why an owner is not due
+    /// before `due_ms`: a heartbeat after the return would have given it more than one TTL from then.
+    async fn silent_since_return(&self, due_ms: u64, ttl_ms: u64) -> Result<Option<u64>> {
+        let counted_ms = self.census().await?.back_ms;
+        let back_ms = match counted_ms {
+            // The census leaves it out where nobody was alive before the absence.
+            0 => self.calls.quiet("info", self.store.info()).await?.back_ms,
+            back_ms => back_ms,
+        };
+        Ok((back_ms > 0 && ttl_ms > 0 && due_ms == back_ms + ttl_ms).then_some(back_ms))
     }
 
     /// Whether a pass would reclaim `suspect`: evaluates the guard in a dry run. `None`: it would.

@@ -331,7 +331,7 @@ pub async fn retiring_puts_back_without_a_crash(f: InflightFixture) {
     let ids = ["a", "b", "c", "d", "e", "f", "g"];
     let (claim, jobs) = f.working("w", &ids).await;
     let retired = f.system().retire(&claim).await.unwrap();
-    assert_eq!((Some(retired.incarnation), retired.put_back), (claim.incarnation, 7));
+    assert_eq!((Some(retired.incarnation), retired.reclaimed), (claim.incarnation, 7));
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.in_flight), (7, 0));
     assert!(f.receipts().await.iter().all(|r| r.reason == Reason::OwnerRetired));

@@ -132,7 +132,7 @@ pub async fn a_worker_runs_until_it_is_stopped(f: InflightFixture) {
     };
     let (ran, ()) = futures::join!(worker.run(&queue, 3, &stop, work), stopping);
     ran.unwrap();
-    assert_eq!(worker.retire().await.unwrap().put_back, 0);
+    assert_eq!(worker.retire().await.unwrap().reclaimed, 0);
     let counts = f.counts().await;
     assert_eq!((counts.completed, counts.dead, counts.in_flight), (19, 1, 0));
     let JobPlace::Dead { error, .. } = f.place("j07").await else { panic!("it is not") };

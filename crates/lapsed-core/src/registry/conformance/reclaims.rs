@@ -159,8 +159,9 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: RegistryFixture
 pub async fn a_dry_run_lists_what_a_pass_reclaims(f: RegistryFixture) {
     f.holding("one", &["a", "b"]).await;
     f.holding("two", &["c"]).await;
-    let live = f.holding("live", &["x"]).await;
-    f.outlive(&[&live]).await;
+    // Two of four: all owners but one would be a mass death.
+    let (live, other) = (f.holding("live", &["x"]).await, f.start("other").await);
+    f.outlive(&[&live, &other]).await;
     let keys = |report: &PassReport| -> BTreeSet<Name> {
         report.entries.iter().map(|e| e.key.clone()).collect()
     };

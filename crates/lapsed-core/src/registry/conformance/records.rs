@@ -1,9 +1,13 @@
 //! What is held, and what is remembered.
 
+use std::time::Duration;
+
 use super::{RegistryFixture, name, names};
+use crate::error::Error;
 use crate::owner::Claim;
 use crate::receipt::{Reason, ReceiptQuery, Retention};
 use crate::registry::{Registered, TakePolicy};
+use crate::store::conformance::a_brake_record_is_replaced_by_one_of_many;
 use crate::sweep::brake::BrakeSetting;
 use crate::sweep::{Batch, BatchId, Outcome, PassMode, TidyLimits};
 use crate::system::Restored;
@@ -182,6 +186,7 @@ pub async fn settings_and_terms_are_kept(f: RegistryFixture) {
     assert_eq!(f.store.brake_setting(&system).await.unwrap(), BrakeSetting::Auto);
     f.store.set_brake(&system, BrakeSetting::Hold).await.unwrap();
     assert_eq!(f.store.brake_setting(&system).await.unwrap(), BrakeSetting::Hold);
+    a_brake_record_is_replaced_by_one_of_many(&*f.store, &system).await;
     assert_eq!(f.store.term(&system).await.unwrap(), None, "nobody has stood yet");
     let first = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
     let renewed = f.store.campaign(&system, "one", 60_000).await.unwrap().unwrap();
@@ -206,7 +211,7 @@ pub async fn receipts_and_owners_beyond_retention_are_removed(f: RegistryFixture
     f.sweep("s").await;
     let tidy = |age_ms, count| {
         let registry = f.registry.clone();
-        let retention = Retention { age_ms, count };
+        let retention = Retention { age_ms, count, ..Retention::default() };
         let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
         async move { registry.tidy(limits).await.unwrap() }
     };
@@ -220,4 +225,60 @@ pub async fn receipts_and_owners_beyond_retention_are_removed(f: RegistryFixture
     assert!(f.registry.beat(&Claim::newest(name("i-1"))).await.unwrap().started);
     let next = f.start("i-1").await;
     assert!(next.incarnation > gone.incarnation, "numbers are not used again");
+}
+
+/// The number of ended owners is bounded. The oldest go first, a limited number at a time; those that
+/// ended a moment ago, and those that are alive, stay.
+pub async fn ended_owners_beyond_their_number_are_removed_oldest_first(f: RegistryFixture) {
+    let mut ended = Vec::new();
+    for number in 0..5 {
+        let claim = f.start(&format!("i-{number}")).await;
+        f.registry.end(&claim).await.unwrap();
+        ended.push(claim);
+    }
+    let alive = f.registry.start(&name("alive"), 600_000).await.unwrap().incarnation;
+    (f.advance)(Duration::from_millis(10)).await;
+    let tidy = |rows, owners_age_ms| {
+        let registry = f.registry.clone();
+        let retention = Retention { owners: 2, owners_age_ms, ..Retention::default() };
+        let limits = TidyLimits { rows, undeclared_max: None, retention, term: None };
+        async move { registry.tidy(limits).await.unwrap().owners_forgotten }
+    };
+    assert_eq!(tidy(100, 600_000).await, 0, "they ended a moment ago");
+    assert_eq!(tidy(2, 1).await, 2, "as many as one call may remove");
+    assert_eq!(tidy(2, 1).await, 1);
+    assert_eq!(tidy(2, 1).await, 0, "as many are left as are kept");
+    let left = f.registry.owners(None, 100).await.unwrap();
+    let left: Vec<_> = left.into_iter().map(|info| info.incarnation).collect();
+    let kept: Vec<_> = ended[3..].iter().filter_map(|claim| claim.incarnation).collect();
+    assert_eq!(left, [kept, vec![alive]].concat());
+    let lost = f.registry.beat(&ended[0]).await.unwrap_err();
+    assert!(matches!(lost, Error::Lost(ref lost) if lost.ending.is_none()), "{lost}");
+    let known = f.registry.beat(&ended[4]).await.unwrap_err();
+    assert!(matches!(known, Error::Lost(ref lost) if lost.ending.is_some()), "{known}");
+}
+
+/// Pages have the size that was asked for, until the last one, whatever state the owners are in.
+pub async fn owners_are_listed_in_pages_alive_or_not(f: RegistryFixture) {
+    let mut all = Vec::new();
+    for number in 0..7 {
+        let claim = f.start(&format!("i-{number}")).await;
+        if number % 2 == 0 {
+            f.registry.end(&claim).await.unwrap();
+        }
+        all.extend(claim.incarnation);
+    }
+    let (mut listed, mut after, mut sizes) = (Vec::new(), None, Vec::new());
+    loop {
+        let page = f.registry.owners(after, 3).await.unwrap();
+        sizes.push(page.len());
+        listed.extend(page.iter().map(|info| (info.incarnation, info.ended.is_some())));
+        after = listed.last().map(|(incarnation, _)| *incarnation);
+        if page.len() < 3 {
+            break;
+        }
+    }
+    assert_eq!(sizes, [3, 3, 1]);
+    let expected: Vec<_> = all.into_iter().zip((0..7).map(|number| number % 2 == 0)).collect();
+    assert_eq!(listed, expected);
 }

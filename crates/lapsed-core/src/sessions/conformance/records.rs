@@ -119,7 +119,7 @@ pub async fn receipts_and_owners_beyond_retention_are_removed(f: SessionsFixture
     let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.released), (3, 1), "{report:?}");
     let tidy = |age_ms, count| {
-        let retention = Retention { age_ms, count };
+        let retention = Retention { age_ms, count, ..Retention::default() };
         let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
         let sessions = f.sessions.clone();
         async move { sessions.tidy(limits).await.unwrap() }

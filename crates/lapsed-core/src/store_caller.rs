@@ -2,9 +2,11 @@
 //! observer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::activity::Activity;
+use tokio::sync::Notify;
+
 use crate::clock::{Clock, call_within};
 use crate::error::{Error, Result};
 use crate::name::SystemId;
@@ -25,8 +27,13 @@ impl StoreCaller {
     /// Calls the store and records the call as activity. Reports calls that failed, and owners that
     /// called although they were declared dead, to the observer.
     pub async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.activity.note(self.clock.mono());
+        self.note_activity();
         self.quiet(what, call).await
+    }
+
+    /// Records one operation of a user that is done without [`call`](Self::call).
+    pub fn note_activity(&self) {
+        self.activity.note(self.clock.mono());
     }
 
     /// The same without recording activity, for calls that do not come from users.
@@ -42,5 +49,40 @@ impl StoreCaller {
             _ => {}
         }
         answer
+    }
+}
+
+/// Counts the foreground operations of one system and remembers when the last one was. Sweeps that
+/// run only while a system is idle (`Schedule::when_idle`) read it.
+#[derive(Debug, Default)]
+pub struct Activity {
+    last_us: AtomicU64,
+    uses: AtomicU64,
+    used: Notify,
+}
+
+impl Activity {
+    /// Records one operation at the monotonic time `mono`.
+    pub fn note(&self, mono: Duration) {
+        self.last_us.fetch_max(mono.as_micros() as u64, Ordering::Relaxed);
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        self.used.notify_one();
+    }
+
+    /// Resolves when there were more operations than `uses`. One task at a time may wait.
+    pub async fn used_since(&self, uses: u64) {
+        while self.uses() == uses {
+            self.used.notified().await;
+        }
+    }
+
+    /// Number of operations recorded since the process started.
+    pub fn uses(&self) -> u64 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    /// Time since the last recorded operation.
+    pub fn idle_for(&self, mono: Duration) -> Duration {
+        mono.saturating_sub(Duration::from_micros(self.last_us.load(Ordering::Relaxed)))
     }
 }

@@ -1,0 +1,159 @@
+//! What the brake decides for one pass, and how it is told to the operator.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum HeldBy {
+    /// The operator's setting is `Hold`.
+    Operator,
+    /// Another process runs the pass that the operator's override lets through.
+    OtherPass,
+    /// The store was away.
+    StoreAway,
+    /// Too many owners would die at once.
+    MassDeath,
+    /// The system is adopted, and fewer than half of its owners were ever seen alive.
+    Observing,
+}
+
+impl HeldBy {
+    /// The word used in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            HeldBy::Operator => "operator",
+            HeldBy::OtherPass => "other_pass",
+            HeldBy::StoreAway => "store_away",
+            HeldBy::MassDeath => "mass_death",
+            HeldBy::Observing => "observing",
+        }
+    }
+}
+
+/// What the share of a mass death is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    /// Owners that are overdue or were declared dead recently.
+    Owners,
+    /// Entries that are due, where the application's keys show no owners.
+    Entries,
+}
+
+/// What a pass may do to owners that are overdue but not yet declared dead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum BrakeVerdict {
+    /// All of them may be declared dead.
+    Open,
+    /// All of them may be declared dead in this one pass, by order of the operator.
+    Overridden {
+        /// Why the operator decided so.
+        reason: String,
+    },
+    /// The brake is opening automatically: only some may be declared dead.
+    Opening {
+        /// How many may be declared dead or reclaimed, the most overdue first.
+        max: usize,
+        /// Whether `max` counts owners or entries.
+        of: Counted,
+    },
+    Held {
+        by: HeldBy,
+        /// Until when the brake holds, in milliseconds of the store's clock, if that is known.
+        until_ms: Option<u64>,
+    },
+}
+
+impl BrakeVerdict {
+    /// The limit for [`PageRequest::undeclared_max`](crate::sweep::PageRequest).
+    pub fn undeclared_max(&self) -> Option<usize> {
+        match self {
+            BrakeVerdict::Open | BrakeVerdict::Overridden { .. } => None,
+            BrakeVerdict::Opening { of: Counted::Entries, .. } => None,
+            BrakeVerdict::Opening { max, of: Counted::Owners } => Some(*max),
+            BrakeVerdict::Held { .. } => Some(0),
+        }
+    }
+
+    /// The most entries that the pass may work on. `None`: no limit.
+    pub fn entries_max(&self) -> Option<usize> {
+        match self {
+            BrakeVerdict::Opening { max, of: Counted::Entries } => Some(*max),
+            _ => None,
+        }
+    }
+
+    /// Whether every suspect may be reclaimed.
+    pub fn is_open(&self) -> bool {
+        matches!(self, BrakeVerdict::Open | BrakeVerdict::Overridden { .. })
+    }
+
+    /// Whether the brake holds only because the system observes.
+    pub fn is_observing(&self) -> bool {
+        self.held_by() == Some(HeldBy::Observing)
+    }
+
+    /// The verdict as a sentence for the operator.
+    pub fn describe(&self, now_ms: u64) -> String {
+        match self {
+            BrakeVerdict::Open => "open".to_owned(),
+            BrakeVerdict::Overridden { reason } => {
+                format!("open for one pass by the operator's override ({reason})")
+            }
+            BrakeVerdict::Opening { max, of: Counted::Owners } => {
+                format!("opening in steps: up to {max} owners may be declared dead in this pass")
+            }
+            BrakeVerdict::Opening { max, of: Counted::Entries } => {
+                format!("opening in steps: up to {max} entries may be reclaimed in this pass")
+            }
+            BrakeVerdict::Held { by, until_ms } => describe_held(*by, *until_ms, now_ms),
+        }
+    }
+
+    pub(super) fn held_by(&self) -> Option<HeldBy> {
+        match self {
+            BrakeVerdict::Held { by, .. } => Some(*by),
+            _ => None,
+        }
+    }
+}
+
+fn describe_held(by: HeldBy, until_ms: Option<u64>, now_ms: u64) -> String {
+    let left = until_ms.map_or(String::new(), |until| {
+        format!(" for another {:.1} s", until.saturating_sub(now_ms) as f64 / 1e3)
+    });
+    match (by, until_ms) {
+        (HeldBy::Operator, _) => {
+            "held by the operator until `lapsed brake SYSTEM auto`; `lapsed brake SYSTEM override` \
+             lets one pass through"
+                .to_owned()
+        }
+        (HeldBy::Observing, _) => {
+            "held, because lapsed only observes: fewer than half of the owners were ever seen alive \
+             under this configuration; look at `lapsed sweep SYSTEM --dry-run`, and if the key names \
+             are right, confirm once with `lapsed adopt SYSTEM`"
+                .to_owned()
+        }
+        (HeldBy::OtherPass, _) => {
+            "held: another process runs the pass that the operator's override lets through"
+                .to_owned()
+        }
+        (HeldBy::StoreAway, _) => format!(
+            "held{left}: the store was away, and its owners must first have had a whole threshold \
+             to beat again"
+        ),
+        (HeldBy::MassDeath, Some(_)) => format!(
+            "held{left}: too many owners, or their entries, would be dead at once, which is likelier a fault of the network; \
+             it opens by itself in steps. If they are really dead, `lapsed brake SYSTEM override` \
+             lets one pass through"
+        ),
+        (HeldBy::MassDeath, None) => {
+            "held until a person decides (brake.stay): too many owners, or their entries, would be dead at once, which is \
+             likelier a fault of the network; `lapsed brake SYSTEM auto` opens it in steps, `lapsed \
+             brake SYSTEM override` lets one pass through"
+                .to_owned()
+        }
+    }
+}

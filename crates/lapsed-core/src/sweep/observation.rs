@@ -1,0 +1,61 @@
+//! What is known about the life of the owners in an adopted system, before anything is reclaimed there.
+//!
+//! An application writes the keys of an adopted system, and lapsed only knows their names from its
+//! configuration. If the name of the heartbeat's key is wrong, every owner looks dead. Adopting therefore
+//! begins by observing: until half of the owners that hold something were seen alive under this
+//! configuration, or an operator has confirmed it, the brake holds.
+
+use serde::{Deserialize, Serialize};
+
+/// How many owners of an adopted system hold something, and how many of them were seen alive.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AdoptObservation {
+    /// What is counted, in the plural: `owners`, `jobs`.
+    pub of: String,
+    /// Where signs of life are looked for, for example the name of the heartbeat's key.
+    pub signs: String,
+    /// How many hold something now.
+    pub total: u64,
+    /// How many of those show a sign of life now.
+    pub alive: u64,
+    /// How many of those were ever seen alive under this configuration.
+    pub seen_alive: u64,
+    /// When the configuration was confirmed by an operator or, for jobs, by enough signs of life at
+    /// once, in milliseconds of the store's clock. Absent if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed_ms: Option<u64>,
+}
+
+impl AdoptObservation {
+    /// Whether the system only observes. Nothing is reclaimed then.
+    pub fn is_observing(&self) -> bool {
+        self.confirmed_ms.is_none() && 2 * self.seen_alive < self.total
+    }
+
+    /// The counts as a sentence.
+    pub fn describe(&self) -> String {
+        let AdoptObservation { of, signs, total, alive, seen_alive, .. } = self;
+        format!(
+            "{alive} of {total} {of} have a heartbeat ({signs}), and {seen_alive} of them were ever \
+             seen alive under this configuration"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_owners_or_a_confirmation_end_the_observation() {
+        let seen = |seen_alive, total| AdoptObservation { total, seen_alive, ..Default::default() };
+        assert!(!seen(0, 0).is_observing(), "nothing is held, so nothing can be lost");
+        assert!(seen(0, 1).is_observing());
+        assert!(seen(2, 5).is_observing());
+        assert!(!seen(3, 5).is_observing());
+        assert!(!seen(1, 2).is_observing(), "half is enough");
+        let confirmed = AdoptObservation { confirmed_ms: Some(7), ..seen(0, 5) };
+        assert!(!confirmed.is_observing());
+    }
+}

@@ -1,0 +1,117 @@
+//! What the processes that share a store tell each other about its upkeep: that a system is in use,
+//! and how far a long comparison of an index has come.
+//!
+//! Both only save work and requests. A sign of use comes late, and a position may be written by two
+//! processes at a time: whatever is done because of them must be safe to do at any time, and twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::{Either, select};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::{Clock, call_within, within};
+use crate::error::Result;
+use crate::name::SystemId;
+use crate::store::Store;
+use crate::store_caller::Activity;
+
+/// How long a process waits after a sign before it leaves the next one: at most one small write per
+/// minute, system and process.
+pub const SIGN_EVERY: Duration = Duration::from_secs(60);
+
+/// How far the comparison of an index with its data has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReconcileState {
+    /// When the newest run began, in milliseconds of the store's clock.
+    pub began_ms: u64,
+    /// Whether that run has not reached the end.
+    pub unfinished: bool,
+    /// Where it continues; `None`: at the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Implemented by stores that several processes use without a server that could tell them.
+#[async_trait]
+pub trait UpkeepStore: Send + Sync {
+    /// Leaves a sign that `system` is in use now.
+    async fn sign_activity(&self, system: &SystemId) -> Result<()>;
+
+    /// How long ago the newest sign of any process was left; `None`: there was none.
+    async fn since_activity(&self, system: &SystemId) -> Result<Option<Duration>>;
+
+    /// How far the comparison of the index has come, and the store's time in milliseconds.
+    async fn reconcile_state(&self, system: &SystemId) -> Result<(Option<ReconcileState>, u64)>;
+
+    async fn keep_reconcile_state(&self, system: &SystemId, state: &ReconcileState) -> Result<()>;
+}
+
+/// Tells the other processes that a system is in use. Run it beside the system.
+pub struct ActivitySigns {
+    pub store: Arc<dyn Store>,
+    pub system: SystemId,
+    pub activity: Arc<Activity>,
+    pub clock: Arc<dyn Clock>,
+    /// Time limit of one sign.
+    pub timeout: Duration,
+}
+
+impl ActivitySigns {
+    /// Leaves a sign whenever the system was used, at most one per [`SIGN_EVERY`], until `stop`
+    /// resolves. Returns at once if nobody else could see it.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Some(upkeep) = self.store.upkeep() else { return };
+        let mut stop = std::pin::pin!(stop);
+        let mut told = 0;
+        loop {
+            let used = std::pin::pin!(self.activity.used_since(told));
+            if let Either::Left(_) = select(&mut stop, used).await {
+                return;
+            }
+            // What happens from here on is told by the next sign.
+            told = self.activity.uses();
+            let sign = upkeep.sign_activity(&self.system);
+            if !matches!(within(&*self.clock, self.timeout, sign).await, Some(Ok(()))) {
+                tracing::debug!(system = %self.system, "no sign of activity was left");
+            }
+            if let Either::Left(_) = select(&mut stop, self.clock.sleep(SIGN_EVERY)).await {
+                return;
+            }
+        }
+    }
+}
+
+/// When a system counts as idle: nobody has used it for `grace`, neither by way of this process nor,
+/// as far as their signs tell, by way of another one.
+#[derive(Clone)]
+pub struct IdleRule {
+    pub store: Arc<dyn Store>,
+    pub system: SystemId,
+    pub activity: Arc<Activity>,
+    pub clock: Arc<dyn Clock>,
+    /// Time limit of reading the signs.
+    pub timeout: Duration,
+    pub grace: Duration,
+}
+
+impl IdleRule {
+    /// Whether this process has not used the system.
+    pub fn is_idle_here(&self) -> bool {
+        self.activity.idle_for(self.clock.mono()) >= self.grace
+    }
+
+    /// Whether no process has used the system. Reads the signs only if this process has not.
+    pub async fn is_idle(&self) -> Result<bool> {
+        if !self.is_idle_here() {
+            return Ok(false);
+        }
+        let Some(upkeep) = self.store.upkeep() else { return Ok(true) };
+        let read = upkeep.since_activity(&self.system);
+        let since = call_within(&*self.clock, self.timeout, &"the store", "activity", read).await?;
+        // A process that is in use all the time leaves a sign once a minute, so the newest one may be
+        // that much older than its last use.
+        Ok(since.is_none_or(|since| since >= self.grace + SIGN_EVERY))
+    }
+}
