@@ -192,7 +192,7 @@ impl AvailabilityBench {
     /// Whom a pass would look at.
     pub async fn suspects(&self) -> Vec<Suspect> {
         use lapsed_core::sweep::PageRequest;
-        self.it.survey().await.expect("survey");
+        self.it.survey(PassMode::Reclaim).await.expect("survey");
         let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
         self.it.suspects(request).await.expect("suspects").suspects
     }

@@ -50,7 +50,7 @@ impl ReadKind {
 #[derive(Debug, Default)]
 pub struct Counters {
     reads: [[AtomicU64; 3]; 7],
-    beats: [AtomicU64; 3],
+    beats: [AtomicU64; 4],
     /// Snapshots of the beacon that this process computed.
     pub snapshots: AtomicU64,
     /// Heartbeats that were copied from the mirror to the truth.

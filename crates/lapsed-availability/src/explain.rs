@@ -36,6 +36,7 @@ impl Availability {
             Ok(looked) => looked.seen.first().map(|seen| (seen, looked.now_ms)),
         };
         let verdict = self.judge(&mut because, state, seen, &settings).await?;
+        because.extend(self.explain_mass_beat(seen.map(|(seen, _)| seen.beat), &settings).await);
         if let Some((seen, _)) = seen {
             for change in differences(state, seen) {
                 because.push(format!(
@@ -115,6 +116,23 @@ impl Availability {
             settings.max_customers_per_mitra
         ));
         Ok("full")
+    }
+
+    /// Whether the heartbeat is one of many that were written at once.
+    async fn explain_mass_beat(
+        &self,
+        beat: Option<SeenBeat>,
+        settings: &AvailabilitySettings,
+    ) -> Option<String> {
+        let presence = self.parts.mirror.presence(settings.stale_ms());
+        let mass = self.background("presence", presence).await.ok()?.mass_beats?;
+        (beat == Some(SeenBeat::At(mass.at_ms))).then(|| {
+            format!(
+                "that heartbeat is no ping: {} of {} were written in the same millisecond, by an \
+                 application that fills the mirror itself",
+                mass.beats, mass.of
+            )
+        })
     }
 
     async fn overdue(&self, because: &mut Vec<String>) -> Result<&'static str> {

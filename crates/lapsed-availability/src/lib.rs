@@ -54,8 +54,8 @@ mod truth;
 pub use breaker::{BreakerPolicy, BreakerState};
 pub use counters::{Counters, ReadKind};
 pub use mirror::{
-    AvailablePage, BeatPage, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView, OnlineBeat,
-    Presence, SeenBeat, Snapshot, SnapshotTurn,
+    AvailablePage, BeatPage, MassBeats, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView,
+    OnlineBeat, Presence, SeenBeat, Snapshot, SnapshotTurn,
 };
 pub use operations::{Availability, AvailabilityParts, MIRROR_TIMEOUT, Source, Sourced, Written};
 pub use provider::{

@@ -184,6 +184,8 @@ impl Mirror for MemoryMirror {
             online: kept.rows.values().filter(|row| row.online).count() as u64,
             pending_offline: kept.rows.values().filter(|row| row.pending_offline.is_some()).count()
                 as u64,
+            mass_beats: None,
+            mass_beats_seen: 0,
         })
     }
 
@@ -282,7 +284,9 @@ impl Mirror for MemoryMirror {
             epoch: row.epoch,
             beat: row.beat_ms.map_or(SeenBeat::Missing(None), SeenBeat::At),
         });
-        Ok(Some(BeatPage { beats: beats.collect(), examined, now_ms, next }))
+        // Nobody else writes to this process's memory.
+        let (beats, ahead, mass_beats) = (beats.collect(), Vec::new(), None);
+        Ok(Some(BeatPage { beats, ahead, examined, now_ms, next, mass_beats }))
     }
 
     async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {

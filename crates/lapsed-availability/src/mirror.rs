@@ -80,16 +80,33 @@ pub struct OnlineBeat {
     pub beat: SeenBeat,
 }
 
+/// Many heartbeats of one and the same millisecond, which lapsed did not write. Pings of providers
+/// are not like that. An application that fills the mirror again by itself is: it dates the
+/// heartbeat of everybody who is online *now*, also of those who are silent (C1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MassBeats {
+    /// Their time, in milliseconds of the mirror's clock.
+    pub at_ms: u64,
+    /// How many heartbeats had that time.
+    pub beats: u64,
+    /// How many providers were looked at.
+    pub of: u64,
+}
+
 /// A page of online providers with their heartbeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BeatPage {
     /// Providers whose heartbeat is at least as old as requested, missing, or unreadable.
     pub beats: Vec<OnlineBeat>,
+    /// Providers whose heartbeat may be dated after the mirror's present, for [`Mirror::clamp_beats`].
+    pub ahead: Vec<Name>,
     /// How many providers were read.
     pub examined: u64,
     pub now_ms: u64,
     /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
+    /// Heartbeats on this page that were written at once by somebody else.
+    pub mass_beats: Option<MassBeats>,
 }
 
 /// A page of available providers.
@@ -135,6 +152,10 @@ pub struct Presence {
     pub online: u64,
     /// How many providers are pending offline.
     pub pending_offline: u64,
+    /// The last heartbeats that were found written at once by somebody else.
+    pub mass_beats: Option<MassBeats>,
+    /// How often such heartbeats were found, each time once.
+    pub mass_beats_seen: u64,
 }
 
 /// The fast store of derived data.
@@ -182,6 +203,13 @@ pub trait Mirror: Send + Sync {
     /// Reads about `limit` online providers from `after` on, and returns those whose heartbeat is
     /// at least `older_ms` old.
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>>;
+
+    /// Sets each heartbeat of these providers that is dated after the mirror's present to its present, in the step
+    /// that finds it so. Other heartbeats stay. Returns how many were changed. A mirror whose heartbeats only lapsed
+    /// writes has none of them.
+    async fn clamp_beats(&self, _ids: &[Name]) -> Result<u64> {
+        Ok(0)
+    }
 
     /// Providers that are pending offline, at most `limit`, the oldest decision first.
     async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>>;

@@ -22,7 +22,6 @@ use crate::{
     Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SNAPSHOT_MS,
     SessionChange, SessionOutcome, Truth, WorkSession,
 };
-use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, SystemClock, call_within};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::{Name, SystemId};
@@ -30,10 +29,11 @@ use lapsed_core::receipt::{NoObserver, Observer};
 use lapsed_core::reconcile::Reconcile;
 use lapsed_core::setters;
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::{Brake, BrakePolicy, BrakeSetting};
+use lapsed_core::store_caller::Activity;
+use lapsed_core::store_caller::StoreCaller;
+use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{BatchId, Sweep};
-use lapsed_core::system::store_caller::StoreCaller;
 use lapsed_core::system::{Explanation, Restored, System};
 
 /// How long settings are cached, unless a change is announced.
@@ -241,10 +241,9 @@ impl Availability {
         &*self.services
     }
 
-    /// Reads the operator's brake setting from the truth.
-    pub(super) async fn brake_setting_now(&self) -> Result<BrakeSetting> {
+    /// Makes the next pass read the brake's record from the truth, instead of what is cached.
+    pub(super) fn forget_brake(&self) {
         self.services.heard();
-        self.calls.quiet("brake", self.services.brake_setting(&self.parts.id)).await
     }
 
     /// Creates a provider or changes its name.

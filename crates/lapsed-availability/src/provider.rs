@@ -51,6 +51,9 @@ pub enum ProviderBeat {
     Deactivated,
     /// The provider is offline or not known. Nothing was recorded (C10).
     Offline,
+    /// Only the truth can say, and it does not answer. The heartbeat may have been recorded; sending it again is
+    /// safe.
+    Unavailable,
 }
 
 impl ProviderBeat {
@@ -60,6 +63,7 @@ impl ProviderBeat {
             ProviderBeat::Noted => "noted",
             ProviderBeat::Deactivated => "deactivated",
             ProviderBeat::Offline => "offline",
+            ProviderBeat::Unavailable => "unavailable",
         }
     }
 }

@@ -41,7 +41,9 @@ pub struct OwnStatus {
 
 impl Availability {
     /// Records heartbeats: one round trip to the mirror, and none to the truth unless a provider is
-    /// pending offline. After an error some may have been recorded; repeating it is safe.
+    /// pending offline. If the truth does not answer then, only those providers get
+    /// [`ProviderBeat::Unavailable`]; if there are no others, or if the mirror does not answer either, it is an error.
+    /// After an error some may have been recorded; repeating it is safe.
     pub async fn heartbeat(&self, ids: &[Name]) -> Result<Sourced<Vec<ProviderBeat>>> {
         self.calls.activity.note(self.parts.clock.mono());
         let beats = self.gated("beat", self.parts.mirror.beat(ids)).await;
@@ -66,9 +68,18 @@ impl Availability {
         let pending_offline =
             ids.iter().zip(beats).filter(|(_, beat)| **beat == MirrorBeat::PendingOffline);
         let pending_offline: Vec<Name> = pending_offline.map(|(id, _)| id.clone()).collect();
-        let (on_truth, source) = match pending_offline.is_empty() {
-            true => (Vec::new(), Source::Mirror),
-            false => (self.beat_on_truth(&pending_offline).await?, Source::Truth),
+        let (on_truth, source) = match pending_offline.len() {
+            0 => (Vec::new(), Source::Mirror),
+            // The mirror has answered the others for good: they do not fail with these.
+            some if some < ids.len() => {
+                let unavailable = |error: Error| {
+                    tracing::debug!(system = %self.parts.id, %error, "beats that only the truth can judge");
+                    (vec![ProviderBeat::Unavailable; some], Source::Mirror)
+                };
+                let on_truth = self.beat_on_truth(&pending_offline).await;
+                on_truth.map_or_else(unavailable, |beats| (beats, Source::Truth))
+            }
+            _ => (self.beat_on_truth(&pending_offline).await?, Source::Truth),
         };
         self.bring_back(pending_offline.into_iter().zip(&on_truth)).await;
         let mut on_truth = on_truth.into_iter();

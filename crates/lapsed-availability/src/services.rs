@@ -1,4 +1,4 @@
-//! The engine's services, provided by two stores: receipts and brake settings by the truth,
+//! The engine's services, provided by two stores: receipts and the brake's record by the truth,
 //! leaders' terms by the mirror, where renewing them costs the truth nothing.
 //!
 //! Here a term only saves work. Every step has its own guard, so a mirror that forgets the leader
@@ -18,13 +18,13 @@ use lapsed_core::name::SystemId;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
 
 /// How long it is cached that the operator has no brake setting, unless a change is announced.
 /// Passes are frequent, and each reads it.
 const UNSAID_FOR: Duration = Duration::from_secs(60);
 
-/// Announced when the operator has changed the brake setting.
+/// Announced when the record of the brake has changed.
 const BRAKE: &str = "brake";
 
 /// The services of both stores.
@@ -33,12 +33,14 @@ pub(super) struct Services {
     terms: Arc<dyn Store>,
     mirror: Arc<dyn Mirror>,
     clock: Arc<dyn Clock>,
-    unsaid: Mutex<CachedBrakeSetting>,
+    unsaid: Mutex<CachedBrakeRecord>,
 }
 
-/// The cached fact that the operator has no brake setting.
+/// The cached fact that the operator has no brake setting and that no hold is running.
 #[derive(Default)]
-struct CachedBrakeSetting {
+struct CachedBrakeRecord {
+    /// What was read: nothing but its version differs from the default.
+    record: BrakeRecord,
     /// Until when it is used, on the monotonic clock.
     until: Duration,
     /// Number of announced changes. What was read before the last one is not used.
@@ -58,39 +60,33 @@ impl Services {
         (unsaid.until, unsaid.heard) = (Duration::ZERO, unsaid.heard + 1);
     }
 
-    /// Reads the setting from the truth, unless it is cached that there is none.
-    async fn said(&self, system: &SystemId) -> Result<BrakeSetting> {
+    /// Reads the record from the truth, unless it is cached that the operator has no setting. A
+    /// stale record does no harm: nothing that was decided by it is accepted by
+    /// [`Store::swap_brake`].
+    async fn said(&self, system: &SystemId) -> Result<BrakeRecord> {
         let (now, heard) = {
             let unsaid = self.unsaid.lock().expect(LOCK);
             let now = self.clock.mono();
             if now < unsaid.until {
-                return Ok(BrakeSetting::Auto);
+                return Ok(unsaid.record.clone());
             }
             (now, unsaid.heard)
         };
-        let setting = self.truth.brake_setting(system).await?;
+        let record = self.truth.brake(system).await?;
         let mut unsaid = self.unsaid.lock().expect(LOCK);
-        if setting == BrakeSetting::Auto && unsaid.heard == heard {
+        let is_idle = BrakeRecord { version: record.version, ..BrakeRecord::default() } == record;
+        if is_idle && unsaid.heard == heard {
             unsaid.until = now + UNSAID_FOR;
+            unsaid.record = record.clone();
         }
-        Ok(setting)
+        Ok(record)
     }
 
-    async fn tell_mirror(&self, setting: BrakeSetting) -> Result<()> {
-        let until_ms = match setting {
-            BrakeSetting::Release { until_ms } => self.on_mirror_clock(until_ms).await?,
-            _ => 0,
-        };
-        self.mirror.waive(until_ms).await?;
+    /// Applies the waiver of the store-away grace, whose end is on the mirror's clock as all times of
+    /// the brake are, and announces that the record has changed.
+    async fn tell_mirror(&self, record: &BrakeRecord) -> Result<()> {
+        self.mirror.waive(record.waived_until_ms()).await?;
         self.mirror.announce(BRAKE).await
-    }
-
-    /// Converts the end of a release from the truth's clock to the mirror's, by which the brake
-    /// judges.
-    async fn on_mirror_clock(&self, until_ms: u64) -> Result<u64> {
-        let truth_ms = self.truth.info().await?.now_ms;
-        let left_ms = until_ms.saturating_sub(truth_ms);
-        Ok(self.mirror.now_ms().await?.saturating_add(left_ms))
     }
 }
 
@@ -125,33 +121,23 @@ impl Store for Services {
         self.terms.resign(system, term).await
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
-        match self.said(system).await? {
-            BrakeSetting::Release { until_ms } => {
-                let left_ms = until_ms.saturating_sub(self.truth.info().await?.now_ms);
-                let until_ms = self.mirror.now_ms().await?.saturating_add(left_ms);
-                if left_ms > 0 {
-                    // The mirror may have come back while the release is still valid. An expired
-                    // release waives nothing.
-                    self.mirror.waive(until_ms).await?;
-                }
-                Ok(BrakeSetting::Release { until_ms })
-            }
-            setting => Ok(setting),
-        }
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
+        self.said(system).await
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
-        let set = self.truth.set_brake(system, setting).await;
-        // After an error the change may have been carried out.
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
+        let swapped = self.truth.swap_brake(system, next).await;
+        // If it was refused, what is cached is old. After an error it may have been carried out.
         self.heard();
-        set?;
-        // The setting is stored. A mirror that does not answer is updated when it is back, and
-        // other daemons read the setting within a minute.
-        if let Err(error) = self.tell_mirror(setting).await {
-            tracing::warn!(%system, %error, "the operator's brake setting could not be announced through the mirror");
+        if !swapped? {
+            return Ok(false);
         }
-        Ok(())
+        // The record is stored. A mirror that does not answer keeps its grace, and other daemons
+        // read the record within a minute.
+        if let Err(error) = self.tell_mirror(next).await {
+            tracing::warn!(%system, %error, "the change of the brake could not be announced through the mirror");
+        }
+        Ok(true)
     }
 
     fn notes(&self) -> &dyn NoteStore {

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 
 use crate::operations::{Availability, LOCK};
 use crate::rules::AvailabilitySettings;
-use crate::{Flip, Flipped, OnlineBeat, Presence, ProviderState, SeenBeat};
+use crate::{Flip, Flipped, MassBeats, OnlineBeat, Presence, ProviderState, SeenBeat};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::{Name, SystemId};
 use lapsed_core::owner::Incarnation;
@@ -28,6 +28,9 @@ const LOOK: usize = 500;
 /// Longer than any provider has been silent: a hundred years.
 const FOREVER_MS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 
+/// After how long the log tells again of heartbeats that were written at once: ten minutes.
+const MASS_TOLD_AGAIN_MS: u64 = 600_000;
+
 /// Largest number of pending-offline providers of earlier passes that one pass continues with.
 const PENDING_OFFLINE_MAX: usize = 10_000;
 
@@ -36,6 +39,8 @@ const PENDING_OFFLINE_MAX: usize = 10_000;
 pub(crate) struct Survey {
     suspects: Vec<(Suspect, IsPending)>,
     flips: VecDeque<Duration>,
+    /// The time of the last heartbeats written at once of which the log tells.
+    told_mass_ms: u64,
 }
 
 /// Whether the provider was already pending offline.
@@ -45,6 +50,9 @@ type IsPending = bool;
 struct Look {
     census: Census,
     suspects: Vec<(Suspect, IsPending)>,
+    mass_beats: Option<MassBeats>,
+    /// Providers whose heartbeat may be dated in the future.
+    ahead: Vec<Name>,
 }
 
 impl Availability {
@@ -65,7 +73,7 @@ impl Availability {
             suspects.push((suspect(id, pending.epoch, deadline_ms), true));
         }
         let pending_offline = suspects.len() as u64;
-        let mut online = 0;
+        let (mut online, mut ahead, mut mass_beats) = (0, Vec::new(), None);
         let mut after = settings.require_ping.then(Cursor::default);
         while let Some(from) = after {
             let page = self.parts.mirror.beats(&from, LOOK, stale_ms);
@@ -74,15 +82,17 @@ impl Availability {
                 return Ok(unseeded(&presence));
             };
             online += page.examined;
+            ahead.extend(page.ahead);
             suspects.extend(
                 page.beats.into_iter().filter_map(|one| overdue(one, stale_ms, page.now_ms)),
             );
+            mass_beats = mass_beats.or(page.mass_beats);
             after = page.next;
         }
         suspects.sort_by(|(a, _), (b, _)| (a.deadline_ms, &a.key).cmp(&(b.deadline_ms, &b.key)));
         suspects.dedup_by(|(a, _), (b, _)| a.key == b.key);
         let census = self.count(&presence, &suspects, pending_offline, online.max(presence.online));
-        Ok(Look { census, suspects })
+        Ok(Look { census, suspects, mass_beats, ahead })
     }
 
     fn count(
@@ -115,6 +125,19 @@ impl Availability {
         }
     }
 
+    /// Warns that an application fills the mirror itself, at most once in `MASS_TOLD_AGAIN_MS`.
+    fn tell_of_mass_beats(&self, found: Option<MassBeats>) {
+        let Some(MassBeats { at_ms, beats, of }) = found else { return };
+        let mut survey = self.survey.lock().expect(LOCK);
+        if survey.told_mass_ms > 0 && at_ms < survey.told_mass_ms + MASS_TOLD_AGAIN_MS {
+            return;
+        }
+        survey.told_mass_ms = at_ms;
+        tracing::warn!(system = %self.parts.id, beats, of, at_ms,
+            "heartbeats were written at once, by no ping: an application that fills the mirror itself \
+             keeps silent providers online; switch its reseeding off");
+    }
+
     fn died_recently(&self) -> u64 {
         let threshold = self.threshold();
         let now = self.parts.clock.mono();
@@ -123,6 +146,21 @@ impl Availability {
             survey.flips.pop_front();
         }
         survey.flips.len() as u64
+    }
+
+    /// Dates heartbeats of the future to the present of each store, so that they count for one threshold and not
+    /// until that date. An application whose clock is ahead writes such heartbeats.
+    async fn clamp_beats(&self, ids: &[Name]) -> Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mirrored = self.background("clamp", self.parts.mirror.clamp_beats(ids)).await?;
+        let in_truth = self.calls.quiet("clamp", self.parts.truth.clamp_beats(ids)).await?;
+        if mirrored + in_truth > 0 {
+            tracing::warn!(system = %self.parts.id, mirrored, in_truth,
+                "heartbeats were dated in the future and count from now on; is the clock of the application right?");
+        }
+        Ok(())
     }
 
     /// Reads the settings now, because a decision must not be based on cached ones.
@@ -162,7 +200,16 @@ impl Availability {
         let alive = states.into_iter().filter(|state| {
             state.online && state.beat_age_ms.is_some_and(|age_ms| age_ms < settings.stale_ms())
         });
-        let alive: Vec<Name> = alive.map(|state| state.id).collect();
+        let (mut ids, mut ahead) = (Vec::new(), Vec::new());
+        for state in alive {
+            // A heartbeat of the future has no age, either.
+            ahead.extend((state.beat_age_ms == Some(0)).then(|| state.id.clone()));
+            ids.push(state.id);
+        }
+        let alive: Vec<Name> = ids;
+        if batch.act == PassMode::Reclaim {
+            self.clamp_beats(&ahead).await?;
+        }
         if batch.act == PassMode::Reclaim && !alive.is_empty() {
             self.refresh(&alive).await?;
         }
@@ -282,7 +329,7 @@ fn unseeded(presence: &Presence) -> Look {
         uncounted: true,
         ..Census::default()
     };
-    Look { census, suspects: Vec::new() }
+    Look { census, suspects: Vec::new(), mass_beats: None, ahead: Vec::new() }
 }
 
 fn suspect(id: Name, epoch: u64, deadline_ms: u64) -> Suspect {
@@ -341,11 +388,15 @@ impl Sweep for Availability {
         Ok(self.look_around().await?.census)
     }
 
-    async fn survey(&self) -> Result<Option<Census>> {
-        let Look { census, suspects } = self.look_around().await?;
+    async fn survey(&self, act: PassMode) -> Result<Option<Census>> {
+        let Look { census, suspects, mass_beats, ahead } = self.look_around().await?;
+        self.tell_of_mass_beats(mass_beats);
+        if act == PassMode::Reclaim {
+            self.clamp_beats(&ahead).await?;
+        }
         if !suspects.is_empty() {
-            // Read now, because the cached setting of the operator may be old.
-            self.parts.brake.set(self.brake_setting_now().await?);
+            // What is cached of the brake may be old; the pass reads it again.
+            self.forget_brake();
         }
         self.survey.lock().expect(LOCK).suspects = suspects;
         Ok(Some(census))

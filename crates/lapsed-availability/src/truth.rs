@@ -93,6 +93,12 @@ pub trait Truth: Send + Sync {
     /// for online providers. Returns how many moved.
     async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64>;
 
+    /// Sets each heartbeat of these providers that is dated after the truth's present to its present, in the step
+    /// that finds it so. Returns how many were changed. A truth whose heartbeats only lapsed writes has none.
+    async fn clamp_beats(&self, _ids: &[Name]) -> Result<u64> {
+        Ok(0)
+    }
+
     /// Available providers after `after`, ordered by id, at most `limit`.
     async fn available(
         &self,

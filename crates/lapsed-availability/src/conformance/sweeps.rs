@@ -180,6 +180,10 @@ pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
         ids.push(b.online(&format!("p{n}")).await);
     }
     b.silence().await;
+    // So many are alive that nine deaths are no mass death.
+    for n in 0..9 {
+        b.online(&format!("alive-{n}")).await;
+    }
     let daemons: Vec<Arc<Availability>> = (0..4).map(|_| b.f.daemon()).collect();
     let sweepers: Vec<_> = daemons.iter().map(|daemon| b.sweeper(daemon)).collect();
     let (_stopper, stop) = StopSignal::channel();
