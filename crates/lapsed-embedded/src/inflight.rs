@@ -17,6 +17,7 @@ mod operations;
 mod read;
 mod reclaim;
 mod rows;
+mod taking;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -70,12 +71,6 @@ impl EmbeddedInflight {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.core
-    }
-
-    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
-    /// `None`: call [`OwnerStore::beat`].
-    pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        self.owner_service.beat_now(claim)
     }
 
     /// Runs a job on the writer's thread.

@@ -1,12 +1,14 @@
 //! `leases` on the embedded store.
 //!
-//! A key is one row that is never deleted; a decision is a row that is. Every operation is one job:
+//! A key is one row, which is deleted when nobody has used the key for long ([`forget`]); a decision
+//! is one row. Every operation is one job:
 //! it reads the row, clears what has expired (with a receipt), applies the rules of
 //! [`lapsed_core::leases::rules`], and writes the row back. Jobs are serial, so nothing happens in
 //! between. Deadlines are indexed in memory ([`due`]), so that a pass reads only what has expired.
 
 mod decisions;
 mod due;
+mod forget;
 mod load;
 mod operations;
 mod restore;
@@ -15,6 +17,7 @@ mod sweep;
 
 use std::collections::HashMap;
 use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -37,6 +40,8 @@ pub const HOLD: Duration = Duration::from_millis(10);
 pub struct EmbeddedLeases {
     owner_service: OwnerService,
     core: Arc<Core>,
+    /// The row at which the search for idle keys goes on.
+    forget_from: Mutex<Vec<u8>>,
 }
 
 /// State that jobs on the writer's thread work with.
@@ -46,6 +51,9 @@ pub(crate) struct Core {
     owners: Arc<OwnerTable>,
     due: Arc<Mutex<Due>>,
     waiters: Arc<LeaseWaiters>,
+    /// How long the row of a key that nobody uses is kept; `None`: for ever.
+    forget_after: Option<Duration>,
+    forgotten: Arc<AtomicU64>,
 }
 
 impl Deref for Core {
@@ -68,11 +76,23 @@ impl Core {
 }
 
 impl EmbeddedLeases {
-    pub(crate) fn open(inner: Arc<Inner>, id: SystemId, ttl: Duration) -> Result<Self> {
+    pub(crate) fn open(
+        inner: Arc<Inner>,
+        id: SystemId,
+        ttl: Duration,
+        forget_after: Option<Duration>,
+    ) -> Result<Self> {
         let owners = Arc::new(OwnerTable::new(&inner, id, ttl));
-        let core = Core { owners: owners.clone(), due: Arc::default(), waiters: Arc::default() };
+        let core = Core {
+            owners: owners.clone(),
+            due: Arc::default(),
+            waiters: Arc::default(),
+            forget_after,
+            forgotten: Arc::default(),
+        };
         core.read(&inner.disk)?;
-        Ok(EmbeddedLeases { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
+        let owner_service = OwnerService { inner, owners };
+        Ok(EmbeddedLeases { owner_service, core: Arc::new(core), forget_from: Mutex::default() })
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

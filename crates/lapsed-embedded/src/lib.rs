@@ -58,12 +58,11 @@ mod holder_index;
 mod inflight;
 mod leases;
 mod notes;
-mod owner_index;
 mod owners;
 mod registry;
+mod requests;
 mod services;
 mod sessions;
-mod slot;
 mod store_clock;
 mod tables;
 mod tx;
@@ -138,6 +137,9 @@ pub(crate) struct Inner {
     systems: RwLock<Vec<Weak<dyn StoredSystem>>>,
     mirrored_ms: AtomicU64,
     failed: AtomicBool,
+    /// Lets one long read at a time go to a thread that may block. `None`: the store has no threads,
+    /// and every call is carried out by its caller.
+    long_reads: Option<tokio::sync::Semaphore>,
 }
 
 impl Embedded {
@@ -188,6 +190,7 @@ impl Embedded {
                 systems: RwLock::default(),
                 mirrored_ms: AtomicU64::new(0),
                 failed: AtomicBool::new(false),
+                long_reads: threaded.then(|| tokio::sync::Semaphore::new(1)),
             }
         });
         match failed {
@@ -240,7 +243,18 @@ impl Embedded {
     /// Opens the leases and decisions `id`. A lease lasts for `ttl` unless the request says
     /// otherwise.
     pub fn leases(&self, id: SystemId, ttl: Duration) -> Result<Arc<EmbeddedLeases>> {
-        let leases = EmbeddedLeases::open(self.inner.clone(), id, ttl)?;
+        let forget_after = Duration::from_millis(lapsed_core::leases::FORGET_AFTER_MS);
+        self.leases_forgetting(id, ttl, Some(forget_after))
+    }
+
+    /// The same, with the time after which a key that nobody uses is forgotten; `None`: never.
+    pub fn leases_forgetting(
+        &self,
+        id: SystemId,
+        ttl: Duration,
+        forget_after: Option<Duration>,
+    ) -> Result<Arc<EmbeddedLeases>> {
+        let leases = EmbeddedLeases::open(self.inner.clone(), id, ttl, forget_after)?;
         let system: Arc<dyn StoredSystem> = leases.core().clone();
         self.inner.register(&system);
         Ok(Arc::new(leases))

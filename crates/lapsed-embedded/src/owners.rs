@@ -5,26 +5,31 @@
 //! interface, which waits for the writer and reads the disk.
 
 pub(crate) mod batch;
+mod due;
 pub(crate) mod ledger;
 pub(crate) mod load;
 pub(crate) mod service;
+pub(crate) mod slot;
 pub(crate) mod suspects;
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
-use lapsed_core::owner::{Claim, Lost};
+use foldhash::fast::RandomState;
+use lapsed_core::owner::{Beat, Claim, Incarnation, Lost};
 use lapsed_core::registry::rules::OwnerGuard;
-use lapsed_core::{Error, Result, SystemId};
+use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::Inner;
 use crate::fault::Tried;
-use crate::owner_index::OwnerIndex;
-use crate::slot::Slot;
 use crate::store_clock::StoreClock;
 use crate::tables::Tables;
 use crate::tx::Tx;
+use due::DueOwners;
+use slot::{Slot, Touched};
 
 /// All incarnations of one system.
 pub(crate) struct OwnerTable {
@@ -35,7 +40,7 @@ pub(crate) struct OwnerTable {
     pub store_clock: Arc<StoreClock>,
     pub guard: Arc<dyn OwnerGuard>,
     /// Until when the operator has waived the store-away grace.
-    release_until_ms: AtomicU64,
+    waived_until_ms: AtomicU64,
     /// The incarnation whose deadline is the next to be written to disk.
     mirror_from: AtomicU64,
 }
@@ -47,6 +52,15 @@ pub(crate) enum ResolvedClaim {
     NoSuchOwner,
     /// The claimed incarnation belongs to another owner, or its record was removed.
     Unknown,
+}
+
+/// Result of a heartbeat in memory.
+enum Found {
+    Answer(Beat),
+    Ended(Arc<Slot>),
+    Pending,
+    Nobody,
+    Stranger,
 }
 
 /// Result of a job that must not act for an ended incarnation.
@@ -65,7 +79,7 @@ impl OwnerTable {
             threshold,
             store_clock: inner.store_clock.clone(),
             guard: inner.guard.clone(),
-            release_until_ms: AtomicU64::new(0),
+            waived_until_ms: AtomicU64::new(0),
             mirror_from: AtomicU64::new(0),
             id,
         }
@@ -78,34 +92,33 @@ impl OwnerTable {
     }
 
     fn spared_from(&self, now_ms: u64, back_ms: u64) -> u64 {
-        if now_ms < self.release_until_ms.load(Ordering::Acquire) { 0 } else { back_ms }
-    }
-
-    /// `back_ms` while it matters: for one threshold, and only if a live owner existed before it. A
-    /// store that was empty then has nobody to spare.
-    fn cut_off_until(&self, now_ms: u64, back_ms: u64) -> u64 {
-        let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
-        let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
-        if over || !self.index.any(was_there) { 0 } else { back_ms }
-    }
-
-    /// How many owners are past their deadline and spared only because the store was away.
-    fn spared(&self, now_ms: u64, back_ms: u64) -> u64 {
-        let is_spared = |slot: &Slot| {
-            slot.end().is_none()
-                && !slot.is_pending()
-                && slot.deadline_ms() <= now_ms
-                && slot.due_ms(back_ms) > now_ms
-        };
-        self.index.count(is_spared)
+        if now_ms < self.waived_until_ms.load(Ordering::Acquire) { 0 } else { back_ms }
     }
 
     /// Waives the store-away grace until `until_ms`. Deadlines may become earlier, so they are
     /// indexed again.
-    pub fn release_until(&self, until_ms: u64) {
-        self.release_until_ms.store(until_ms, Ordering::Release);
+    pub fn waive_until(&self, until_ms: u64) {
+        self.waived_until_ms.store(until_ms, Ordering::Release);
         let (now_ms, back_ms) = self.look();
         self.index.due().refile(now_ms, back_ms);
+    }
+
+    /// A heartbeat in memory, and nowhere else.
+    fn beat(&self, claim: &Claim) -> Found {
+        let now_ms = self.store_clock.granting_ms();
+        let by_name = self.index.with_newest(claim.owner.as_str(), |newest| {
+            let slot = newest?;
+            let meant = claim.incarnation.is_none_or(|i| i.0 == slot.incarnation);
+            meant.then(|| found(slot, now_ms))
+        });
+        if let Some(found) = by_name {
+            return found;
+        }
+        match self.resolve(claim) {
+            ResolvedClaim::Known(slot) => found(&slot, now_ms),
+            ResolvedClaim::NoSuchOwner => Found::Nobody,
+            ResolvedClaim::Unknown => Found::Stranger,
+        }
     }
 
     pub fn resolve(&self, claim: &Claim) -> ResolvedClaim {
@@ -150,6 +163,20 @@ pub(crate) fn unknown_claim(claim: &Claim) -> Error {
     lost.into()
 }
 
+fn found(slot: &Arc<Slot>, now_ms: u64) -> Found {
+    match slot.beat(now_ms) {
+        Touched::Until(deadline_ms) => Found::Answer(Beat {
+            incarnation: Incarnation(slot.incarnation),
+            deadline_ms,
+            now_ms,
+            ttl_ms: slot.ttl_ms,
+            started: false,
+        }),
+        Touched::Ended => Found::Ended(slot.clone()),
+        Touched::Pending => Found::Pending,
+    }
+}
+
 /// The asynchronous interface of [`OwnerTable`].
 pub(crate) struct OwnerService {
     pub inner: Arc<Inner>,
@@ -167,12 +194,176 @@ impl OwnerService {
         self.inner.writer.write(move |tx| work(&owners, tx), done).await
     }
 
+    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
+    /// `None`: call [`OwnerService::beat`].
+    pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
+        match self.owners.beat(claim) {
+            Found::Answer(beat) => Some(beat),
+            _ => None,
+        }
+    }
+
+    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        loop {
+            match self.owners.beat(claim) {
+                Found::Answer(beat) => return Ok(beat),
+                Found::Ended(slot) => return Err(self.lost(&slot).await),
+                Found::Stranger => return Err(unknown_claim(claim)),
+                Found::Pending => self.settle_commits().await?,
+                Found::Nobody => {
+                    if let Some(beat) = self.start_unless_known(&claim.owner).await? {
+                        return Ok(beat);
+                    }
+                }
+            }
+        }
+    }
+
     /// The result of a job, or `Lost` if it would have acted for an ended incarnation.
     pub async fn acted<T>(&self, acted: UnlessEnded<T>) -> Result<T> {
         match acted {
             UnlessEnded::Done(value) => Ok(value),
             UnlessEnded::Ended(slot) => Err(self.lost(&slot).await),
         }
+    }
+}
+
+const SHARDS: usize = 16;
+
+type Shard = RwLock<HashMap<Name, NamedOwners, RandomState>>;
+
+/// The incarnations of one name, usually one.
+struct NamedOwners {
+    newest: Arc<Slot>,
+    older: Vec<Arc<Slot>>,
+}
+
+impl NamedOwners {
+    fn of(slot: Arc<Slot>) -> Self {
+        NamedOwners { newest: slot, older: Vec::new() }
+    }
+
+    fn add(&mut self, slot: Arc<Slot>) {
+        if slot.incarnation > self.newest.incarnation {
+            self.older.push(std::mem::replace(&mut self.newest, slot));
+        } else {
+            self.older.push(slot);
+        }
+    }
+
+    /// The rest without `slot`; `None` if it was the only one.
+    fn without(mut self, slot: &Arc<Slot>) -> Option<Self> {
+        self.older.retain(|other| !Arc::ptr_eq(other, slot));
+        if Arc::ptr_eq(&self.newest, slot) {
+            let last = self.older.iter().enumerate().max_by_key(|(_, other)| other.incarnation)?.0;
+            self.newest = self.older.swap_remove(last);
+        }
+        Some(self)
+    }
+}
+
+/// The owners of one system in memory: by name, by incarnation, and by deadline.
+pub(crate) struct OwnerIndex {
+    hasher: RandomState,
+    newest: Vec<Shard>,
+    owners: RwLock<BTreeMap<u64, Arc<Slot>>>,
+    due: Mutex<DueOwners>,
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+impl OwnerIndex {
+    pub fn new() -> Self {
+        let hasher = RandomState::default();
+        let shard = || RwLock::new(HashMap::with_hasher(hasher.clone()));
+        OwnerIndex {
+            newest: (0..SHARDS).map(|_| shard()).collect(),
+            hasher,
+            owners: RwLock::default(),
+            due: Mutex::default(),
+        }
+    }
+
+    /// Adds an incarnation. `now_ms` and `back_ms` decide whether it is overdue.
+    pub fn add(&self, slot: Arc<Slot>, now_ms: u64, back_ms: u64) {
+        let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
+        match names.get_mut(&slot.name) {
+            Some(owners) => owners.add(slot.clone()),
+            None => {
+                names.insert(slot.name.clone(), NamedOwners::of(slot.clone()));
+            }
+        }
+        drop(names);
+        self.owners.write().expect(LOCK).insert(slot.incarnation, slot.clone());
+        self.due().admit(slot, now_ms, back_ms);
+    }
+
+    /// Removes incarnations that ended long ago and hold nothing, or whose start was undone. The
+    /// newest one that is left becomes the newest of its name.
+    pub fn forget(&self, gone: &[Arc<Slot>]) {
+        for slot in gone {
+            let mut names = self.shard(slot.name.as_str()).write().expect(LOCK);
+            if let Some(left) = names.remove(&slot.name).and_then(|owners| owners.without(slot)) {
+                names.insert(slot.name.clone(), left);
+            }
+            drop(names);
+            self.owners.write().expect(LOCK).remove(&slot.incarnation);
+            self.due().forget(slot);
+        }
+    }
+
+    /// The newest incarnation of that name.
+    pub fn newest(&self, name: &str) -> Option<Arc<Slot>> {
+        self.with_newest(name, |slot| slot.cloned())
+    }
+
+    /// Calls `act` with the newest incarnation of that name without cloning it, for heartbeats.
+    pub fn with_newest<T>(&self, name: &str, act: impl FnOnce(Option<&Arc<Slot>>) -> T) -> T {
+        act(self.shard(name).read().expect(LOCK).get(name).map(|owners| &owners.newest))
+    }
+
+    pub fn incarnation(&self, incarnation: u64) -> Option<Arc<Slot>> {
+        self.owners.read().expect(LOCK).get(&incarnation).cloned()
+    }
+
+    /// Incarnations after `after`, oldest first.
+    pub fn page(&self, after: Option<Incarnation>, limit: usize) -> Vec<Arc<Slot>> {
+        let from = after.map_or(0, |i| i.0.saturating_add(1));
+        let owners = self.owners.read().expect(LOCK);
+        owners.range(from..).take(limit).map(|(_, slot)| slot.clone()).collect()
+    }
+
+    /// Whether the predicate is true for any incarnation that has not ended.
+    pub fn any_alive(&self, is_so: impl Fn(&Slot) -> bool) -> bool {
+        self.due().alive().values().any(|slot| is_so(slot))
+    }
+
+    /// For how many incarnations that have not ended the predicate is true.
+    pub fn count_alive(&self, is_so: impl Fn(&Slot) -> bool) -> u64 {
+        self.due().alive().values().filter(|slot| is_so(slot)).count() as u64
+    }
+
+    /// At most `limit` incarnations that have not ended and for which the predicate is true, from
+    /// `from` on and then from the beginning.
+    pub fn pick_alive(
+        &self,
+        from: u64,
+        limit: usize,
+        is_so: impl Fn(&Slot) -> bool,
+    ) -> Vec<Arc<Slot>> {
+        let due = self.due();
+        let alive = due.alive();
+        let all = alive.range(from..).chain(alive.range(..from)).map(|(_, slot)| slot);
+        all.filter(|slot| is_so(slot)).take(limit).cloned().collect()
+    }
+
+    pub fn due(&self) -> MutexGuard<'_, DueOwners> {
+        self.due.lock().expect(LOCK)
+    }
+
+    fn shard(&self, name: &str) -> &Shard {
+        let hash = self.hasher.hash_one(name);
+        &self.newest[(hash >> 32) as usize % SHARDS]
     }
 }
 
@@ -184,6 +375,14 @@ macro_rules! impl_owner_store {
         impl OwnerStore for $system {
             async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
                 self.owner_service.start(owner, ttl_ms).await
+            }
+            async fn start_once(
+                &self,
+                request: &lapsed_core::request::RequestId,
+                owner: &Name,
+                ttl_ms: u64,
+            ) -> Result<Beat> {
+                self.owner_service.start_once(request, owner, ttl_ms).await
             }
             async fn beat(&self, claim: &Claim) -> Result<Beat> {
                 self.owner_service.beat(claim).await
@@ -200,6 +399,9 @@ macro_rules! impl_owner_store {
             }
             async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
                 self.owner_service.owner(claim).await
+            }
+            fn beat_now(&self, claim: &Claim) -> Option<Beat> {
+                self.owner_service.beat_now(claim)
             }
             fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
                 self.owner_service.pulse(owner, incarnation)

@@ -49,12 +49,6 @@ impl EmbeddedRegistry {
         &self.core
     }
 
-    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
-    /// `None`: call [`OwnerStore::beat`].
-    pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        self.owner_service.beat_now(claim)
-    }
-
     /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,

@@ -6,8 +6,8 @@ use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
-use lapsed_core::{Result, SystemId};
+use lapsed_core::sweep::brake::BrakeRecord;
+use lapsed_core::{Error, Result, SystemId};
 use serde::de::DeserializeOwned;
 
 use crate::Embedded;
@@ -15,6 +15,9 @@ use crate::fault::Tried;
 use crate::owners::load::open;
 use crate::tables::META;
 use crate::tx::Tx;
+
+/// The most receipts that are read without leaving the caller's thread: some tenths of a millisecond.
+const READ_AT_ONCE: usize = 50;
 
 fn term_key(system: &SystemId) -> Vec<u8> {
     format!("term/{system}").into_bytes()
@@ -86,7 +89,21 @@ impl Store for Embedded {
     }
 
     async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
-        self.inner.read_receipts(system, &query)
+        // Few receipts are read at once. A longer read would hold up whatever else this thread has
+        // to do, so it goes to a thread that may block, one such read at a time; outside of a Tokio
+        // runtime there is no such thread.
+        let runtime = tokio::runtime::Handle::try_current().ok();
+        let long_reads = self.inner.long_reads.as_ref().filter(|_| query.limit > READ_AT_ONCE);
+        let (Some(runtime), Some(long_reads)) = (runtime, long_reads) else {
+            return self.inner.read_receipts(system, &query);
+        };
+        let _turn = long_reads.acquire().await;
+        let (inner, system) = (self.inner.clone(), system.clone());
+        let read = runtime.spawn_blocking(move || inner.read_receipts(&system, &query));
+        read.await.unwrap_or_else(|ended| {
+            let what = format!("reading receipts ended early: {ended}");
+            Err(Error::Unavailable { store: self.inner.disk.name.clone(), what })
+        })
     }
 
     async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
@@ -137,23 +154,31 @@ impl Store for Embedded {
         self.inner.writer.write(job, |()| {}).await
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
-        Ok(self.read_meta(&brake_key(system))?.unwrap_or(BrakeSetting::Auto))
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
+        Ok(self.read_meta(&brake_key(system))?.unwrap_or_default())
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
-        let key = brake_key(system);
-        let job = move |tx: &mut Tx<'_>| tx.meta_put(&key, &serde_json::to_vec(&setting)?);
-        self.inner.writer.write(job, |()| {}).await?;
-        let until_ms = match setting {
-            BrakeSetting::Release { until_ms } => until_ms,
-            BrakeSetting::Auto | BrakeSetting::Hold => 0,
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
+        let (key, record) = (brake_key(system), next.clone());
+        let job = move |tx: &mut Tx<'_>| {
+            let stored: BrakeRecord = match tx.meta_get(&key)? {
+                Some(bytes) => serde_json::from_slice(&bytes)?,
+                None => BrakeRecord::default(),
+            };
+            let is_next = stored.version + 1 == record.version;
+            if is_next {
+                tx.meta_put(&key, &serde_json::to_vec(&record)?)?;
+            }
+            Ok(is_next)
         };
-        let systems = self.inner.systems();
-        for stored in systems.iter().filter(|stored| stored.owners().id == *system) {
-            stored.owners().release_until(until_ms);
+        let is_swapped = self.inner.writer.write(job, |_| {}).await?;
+        if is_swapped {
+            let systems = self.inner.systems();
+            for stored in systems.iter().filter(|stored| stored.owners().id == *system) {
+                stored.owners().waive_until(next.waived_until_ms());
+            }
         }
-        Ok(())
+        Ok(is_swapped)
     }
 
     fn notes(&self) -> &dyn NoteStore {

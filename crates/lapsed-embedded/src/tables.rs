@@ -13,12 +13,14 @@
 //! | `S/broadcasters` | broadcaster | the id of its current session |
 //! | `S/queued` | queue, 0, place | a job on that queue, with its id |
 //! | `S/dead` | job id | a dead letter: the job, with why it is one |
-//! | `S/leases` | namespace, 0, key | everything stored for one key (`leases::rules::LeaseRecord`) as JSON; never deleted |
+//! | `S/leases` | namespace, 0, key | everything stored for one key (`leases::rules::LeaseRecord`) as JSON; deleted when nobody has used the key for long |
 //! | `S/decisions` | transaction | the decision on it (`leases::rules::DecisionMarker`) as JSON |
 //! | `S/providers` | provider | `availability::rows::ProviderRow` as JSON, with its version and the number of its sessions; never deleted |
 //! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
 //! | `S/log_of` | provider, 0, log number | empty: the log rows of each provider |
+//! | `S/requests` | key of a request, or `!` and an attempt that was given up | time, fingerprint and answer as JSON; ten minutes and 100,000 rows at most |
+//! | `S/requests_at` | time, key of `S/requests` | empty: the requests by age |
 //! | `S/notes` | series, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
 //! A job is one row that moves between `S/queued`, `S/held` and `S/dead`, so that it is always in
@@ -26,6 +28,9 @@
 //! in a queue start in the middle of the number range, grow at the back and shrink at the front.
 //! The totals of a system of jobs (`account/S` in `meta`: entered, completed, dropped, the next
 //! token) are written once in every batch that changed them.
+//!
+//! The token floor of a system of leases (`token_floor/S` in `meta`) is raised to the token of a row
+//! of `S/leases` in the transaction that deletes the row. Keys without a row start above it.
 //!
 //! The settings of an availability system (`settings/S` in `meta`) contain as JSON only what was
 //! set; everything else has its default.
@@ -68,11 +73,14 @@ pub(crate) struct Tables {
     pub chats: Arc<str>,
     pub log: Arc<str>,
     pub log_of: Arc<str>,
+    pub requests: Arc<str>,
+    pub requests_at: Arc<str>,
     pub account: Vec<u8>,
     pub next_incarnation: Vec<u8>,
     pub next_receipt: Vec<u8>,
     pub next_log: Vec<u8>,
     pub settings: Vec<u8>,
+    pub token_floor: Vec<u8>,
 }
 
 impl Tables {
@@ -95,11 +103,14 @@ impl Tables {
             chats: table("chats"),
             log: table("log"),
             log_of: table("log_of"),
+            requests: table("requests"),
+            requests_at: table("requests_at"),
             account: format!("account/{id}").into_bytes(),
             next_incarnation: format!("next_incarnation/{id}").into_bytes(),
             next_receipt: format!("next_receipt/{id}").into_bytes(),
             next_log: format!("next_log/{id}").into_bytes(),
             settings: format!("settings/{id}").into_bytes(),
+            token_floor: format!("token_floor/{id}").into_bytes(),
         }
     }
 }

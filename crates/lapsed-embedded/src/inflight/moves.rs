@@ -12,7 +12,7 @@ use crate::fault::{Fault, Tried};
 use crate::inflight::Core;
 use crate::inflight::job_index::{JobLocation, JobTotals};
 use crate::inflight::rows::{Body, Death, Head, claim_mark};
-use crate::slot::Slot;
+use crate::owners::slot::Slot;
 use crate::tables::{held_key, queued_key, split_queued};
 use crate::tx::Tx;
 

@@ -16,7 +16,7 @@ use lapsed_core::inflight::{
     NewJob, Taken, TrackAnswer, Tracked,
 };
 use lapsed_core::owner::{Claim, Incarnation};
-use lapsed_core::sweep::Suspect;
+use lapsed_core::request::RequestId;
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
 use tokio::sync::Notify;
@@ -26,19 +26,19 @@ use crate::inflight::job_index::JobLocation;
 use crate::inflight::rows::{Body, Death, Head, name, split};
 use crate::inflight::{Core, EmbeddedInflight};
 use crate::owners::service::{begin, begun};
+use crate::owners::slot::Slot;
 use crate::owners::{ResolvedClaim, UnlessEnded};
-use crate::slot::Slot;
 use crate::tx::Tx;
 
 /// Result of a job for an incarnation, and whether the job started it.
-struct Done<T> {
-    slot: Arc<Slot>,
-    started: bool,
-    jobs: Vec<T>,
+pub(super) struct Done<T> {
+    pub slot: Arc<Slot>,
+    pub started: bool,
+    pub jobs: Vec<T>,
 }
 
 /// Results of ended claims, and the incarnations whose end becomes durable with them.
-type Ended = (Vec<Finished>, Vec<Arc<Slot>>);
+pub(super) type Ended = (Vec<Finished>, Vec<Arc<Slot>>);
 
 impl Core {
     fn enqueue(&self, tx: &mut Tx<'_>, jobs: &[NewJob]) -> Tried<Vec<Enqueued>> {
@@ -59,7 +59,11 @@ impl Core {
     }
 
     /// The incarnation that acts by that claim, and whether this call starts it.
-    fn actor(&self, tx: &mut Tx<'_>, claim: &Claim) -> Tried<UnlessEnded<(Arc<Slot>, bool)>> {
+    pub(super) fn actor(
+        &self,
+        tx: &mut Tx<'_>,
+        claim: &Claim,
+    ) -> Tried<UnlessEnded<(Arc<Slot>, bool)>> {
         Ok(match self.acting(claim)? {
             Some(UnlessEnded::Ended(slot)) => UnlessEnded::Ended(slot),
             Some(UnlessEnded::Done(slot)) => UnlessEnded::Done((slot, false)),
@@ -80,17 +84,29 @@ impl Core {
             UnlessEnded::Done(actor) => actor,
             UnlessEnded::Ended(slot) => return Ok(UnlessEnded::Ended(slot)),
         };
+        let jobs = self.take_for(tx, &slot, queue, limit)?;
+        Ok(UnlessEnded::Done(Done { slot, started, jobs }))
+    }
+
+    /// Moves the first `limit` jobs of a queue to an incarnation.
+    pub(super) fn take_for(
+        &self,
+        tx: &mut Tx<'_>,
+        slot: &Arc<Slot>,
+        queue: &Name,
+        limit: usize,
+    ) -> Tried<Vec<Claimed>> {
         let now_ms = self.store_clock.now_ms();
         let rows = self.pop(tx, queue, limit)?;
         let mut jobs = Vec::with_capacity(rows.len());
         for row in &rows {
             let (id, body) = split(row)?;
             let (id, head) = (name(id)?, body.head()?);
-            let token = self.hold(tx, &slot, &id, body, now_ms)?;
+            let token = self.hold(tx, slot, &id, body, now_ms)?;
             let (crashes, payload) = (self.crashes(&head, now_ms), body.payload()?);
             jobs.push(Claimed { id, token, queue: head.queue, payload, crashes });
         }
-        Ok(UnlessEnded::Done(Done { slot, started, jobs }))
+        Ok(jobs)
     }
 
     fn register(
@@ -134,7 +150,12 @@ impl Core {
         Ok(Tracked::Tracked { token })
     }
 
-    fn finish(&self, tx: &mut Tx<'_>, tickets: &[JobTicket], how: &Finish) -> Tried<Ended> {
+    pub(super) fn finish(
+        &self,
+        tx: &mut Tx<'_>,
+        tickets: &[JobTicket],
+        how: &Finish,
+    ) -> Tried<Ended> {
         let mut ended: Vec<Arc<Slot>> = Vec::new();
         let mut answers = Vec::with_capacity(tickets.len());
         for ticket in tickets {
@@ -213,6 +234,12 @@ impl EmbeddedInflight {
         is_alive.then(|| Taken { incarnation, started: None, jobs: Vec::new() })
     }
 
+    async fn taken(&self, done: UnlessEnded<Done<Claimed>>) -> Result<Taken> {
+        let done = self.owner_service.acted(done).await?;
+        let started = done.started.then(|| begun(&done.slot));
+        Ok(Taken { incarnation: Incarnation(done.slot.incarnation), started, jobs: done.jobs })
+    }
+
     /// Must be called when the job is durable: makes an incarnation effective that it started.
     fn beginning<T>(&self) -> impl FnOnce(&UnlessEnded<Done<T>>) + Send + 'static {
         let store_clock = self.core.store_clock.clone();
@@ -230,6 +257,14 @@ impl InflightStore for EmbeddedInflight {
         self.write(move |core, tx| core.enqueue(tx, &jobs), |_| {}).await
     }
 
+    async fn enqueue_once(&self, request: &RequestId, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        let (request, jobs) = (request.clone(), jobs.to_vec());
+        let job = move |core: &Core, tx: &mut Tx<'_>| {
+            core.requests().once(tx, &request, |tx| core.enqueue(tx, &jobs))
+        };
+        self.write(job, |_| {}).await
+    }
+
     async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken> {
         if let Some(nothing) = self.nothing_to_take(claim, queue) {
             return Ok(nothing);
@@ -237,9 +272,35 @@ impl InflightStore for EmbeddedInflight {
         let (claim, queue) = (claim.clone(), queue.clone());
         let job = move |core: &Core, tx: &mut Tx<'_>| core.take(tx, &claim, &queue, limit);
         let done = self.write(job, self.beginning()).await?;
-        let done = self.owner_service.acted(done).await?;
-        let started = done.started.then(|| begun(&done.slot));
-        Ok(Taken { incarnation: Incarnation(done.slot.incarnation), started, jobs: done.jobs })
+        self.taken(done).await
+    }
+
+    async fn take_once(
+        &self,
+        request: &RequestId,
+        claim: &Claim,
+        queue: &Name,
+        limit: usize,
+    ) -> Result<Taken> {
+        // If the request may be a repetition, its jobs are not on the queue.
+        if !request.is_repeatable()
+            && let Some(nothing) = self.nothing_to_take(claim, queue)
+        {
+            return Ok(nothing);
+        }
+        let (request, claim, queue) = (request.clone(), claim.clone(), queue.clone());
+        let job =
+            move |core: &Core, tx: &mut Tx<'_>| core.take_once(tx, &request, &claim, &queue, limit);
+        let done = self.write(job, self.beginning()).await?;
+        self.taken(done).await
+    }
+
+    async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
+        let request = request.clone();
+        let durable = |(_, ended): &Ended| ended.iter().for_each(|slot| slot.end_is_durable());
+        let job = move |core: &Core, tx: &mut Tx<'_>| core.give_up_take(tx, &request);
+        let (finished, _) = self.write(job, durable).await?;
+        Ok(finished.iter().filter(|one| **one == Finished::Done).count())
     }
 
     fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {
@@ -277,10 +338,6 @@ impl InflightStore for EmbeddedInflight {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.owner_service.entries(claim, after, limit).await
-    }
-
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.owner_service.held_by(claim, limit)
     }
 
     async fn counts(&self) -> Result<JobCounts> {

@@ -34,7 +34,7 @@ impl Core {
             JobLocation::Queued { .. } => JobPlace::Queued,
             JobLocation::Dead => {
                 let Death { why, at_ms, error } = serde_json::from_slice(mark)?;
-                JobPlace::Dead { why, at_ms, error }
+                JobPlace::Dead { why, at_ms, error, kept_in: None }
             }
             JobLocation::InFlight { incarnation, .. } => {
                 let Some(slot) = self.index.incarnation(*incarnation) else { return Ok(None) };

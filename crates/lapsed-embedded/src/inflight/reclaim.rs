@@ -11,6 +11,7 @@ use async_trait::async_trait;
 use lapsed_core::clock::Clock;
 use lapsed_core::inflight::rules::{JobCase, JobDecision, QueueEnd, counts, decide};
 use lapsed_core::inflight::{JobToken, RecoveredJob, RecoveryAction};
+use lapsed_core::owner::Claim;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
@@ -24,8 +25,8 @@ use crate::inflight::letters::Kept;
 use crate::inflight::rows::{Body, Death, Head, split};
 use crate::inflight::{Core, EmbeddedInflight};
 use crate::owners::batch::{Carried, Removed, Run, durable};
+use crate::owners::slot::Slot;
 use crate::owners::suspects::{after, place};
-use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
@@ -173,6 +174,7 @@ impl Core {
             did: RecoveryAction::PutBack,
             why: None,
             payload: None,
+            kept_in: None,
         };
         Kept { recovered, entered_ms: None, on_death: None, crashes_max: None }
     }
@@ -225,6 +227,10 @@ impl Sweep for EmbeddedInflight {
 
     fn after(&self, suspect: &Suspect) -> Cursor {
         after(suspect)
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.owner_service.held_by(claim, limit)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {

@@ -66,6 +66,9 @@ impl Core {
     fn acquire(&self, tx: &mut Tx<'_>, wish: &AcquireRequest) -> Tried<WithCleared<Acquired>> {
         self.store_clock.mind_ttl(wish.ttl_ms);
         let mut open = self.open(tx, &wish.key)?;
+        if open.record.is_new() {
+            open.record.begin_above(self.token_floor(tx)?);
+        }
         let attempt =
             open.record.acquire(&wish.owner, wish.ttl_ms, wish.request.as_ref(), &open.at);
         let grant = granted(&open);
@@ -86,6 +89,10 @@ impl Core {
         let mut open = self.open(tx, &ticket.key)?;
         let answer = match act(&mut open, tx)? {
             Ok(done) => Fenced::Done(done),
+            Err(_) if open.record.is_new() => {
+                let floor = self.token_floor(tx)?;
+                Fenced::Lost(LeaseRecord::loss_without_record(ticket.token, floor))
+            }
             Err(loss) => Fenced::Lost(loss),
         };
         self.close(tx, open, answer)
@@ -261,6 +268,10 @@ impl LeasesStore for EmbeddedLeases {
 
     async fn peek_decision(&self, txn: &Name) -> Result<Option<(DecisionInfo, bool)>> {
         self.look_at_decision(txn)
+    }
+
+    fn keys_forgotten(&self) -> u64 {
+        self.core.forgotten.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

@@ -55,6 +55,9 @@ impl Core {
         cleared: &ClearedLease,
     ) -> Tried<PutBack> {
         let mut open = self.open(tx, key)?;
+        if open.record.is_new() {
+            return Ok(Err(format!("`{key}` is forgotten, because nobody has used it for long")));
+        }
         if open.record.token != cleared.token {
             let token = open.record.token;
             return Ok(Err(format!("`{key}` has been held since, by token {token}")));

@@ -205,6 +205,10 @@ impl Sweep for EmbeddedLeases {
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        // While the operator holds the brake, nothing is deleted.
+        if limits.undeclared_max != Some(0) {
+            self.forget_idle(limits.rows).await?;
+        }
         self.owner_service.tidy(limits).await
     }
 }

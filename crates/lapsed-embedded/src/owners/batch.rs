@@ -19,8 +19,8 @@ use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect}
 
 use crate::fault::Tried;
 use crate::owners::OwnerTable;
+use crate::owners::slot::Slot;
 use crate::services::term_holds;
-use crate::slot::Slot;
 use crate::tables::{batch_key, number, pair};
 use crate::tx::Tx;
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use lapsed_core::owner::Ending;
-use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention};
 use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
 use lapsed_core::{Kind, Result, SystemId};
@@ -13,9 +13,9 @@ use redb::ReadableTable;
 use crate::Inner;
 use crate::fault::Tried;
 use crate::owners::load::open;
+use crate::owners::slot::Slot;
 use crate::owners::{OwnerService, OwnerTable};
 use crate::services::term_holds;
-use crate::slot::Slot;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
 use crate::tx::Tx;
 
@@ -187,14 +187,13 @@ impl OwnerTable {
         Ok(lost.len())
     }
 
-    /// Removes ended owners that are older than their receipts. Until then, an owner can still
-    /// learn that it ended.
+    /// Removes ended owners that are older than their receipts, and the oldest ones beyond the number
+    /// that is kept. Until then, an owner can still learn that it ended.
     fn forget_owners(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
-        let long_gone = |slot: &Slot| {
-            let aged = |at_ms: u64| now_ms.saturating_sub(at_ms) > limits.retention.age_ms;
-            slot.held() == 0 && slot.end().is_some_and(|end| aged(end.at_ms))
-        };
-        let mut gone = self.index.pick(0, limits.rows, long_gone);
+        let Retention { age_ms, owners, owners_age_ms, .. } = limits.retention;
+        let (aged_ms, spare_ms) =
+            (now_ms.saturating_sub(age_ms), now_ms.saturating_sub(owners_age_ms));
+        let mut gone = self.index.due().forgettable(aged_ms, owners, spare_ms, limits.rows);
         // In a registry everything that was taken has a receipt and is removed with it. References
         // of sessions have no receipts: their records are removed before the incarnation's record,
         // a bounded number at a time.

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
 use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::fault::{Fault, Tried};
 use crate::owners::OwnerTable;
-use crate::slot::Slot;
+use crate::owners::slot::Slot;
 use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
 use crate::tx::Tx;
 
@@ -65,24 +65,23 @@ impl OwnerTable {
 
     fn load_setting(&self, txn: &ReadTransaction) -> Tried<()> {
         let Some(meta) = open(txn, META)? else { return Ok(()) };
-        if let Some(value) = meta.get(format!("brake/{}", self.id).as_bytes())?
-            && let BrakeSetting::Release { until_ms } = serde_json::from_slice(value.value())?
-        {
-            self.release_until_ms.store(until_ms, Ordering::Release);
+        if let Some(value) = meta.get(format!("brake/{}", self.id).as_bytes())? {
+            let record: BrakeRecord = serde_json::from_slice(value.value())?;
+            self.waived_until_ms.store(record.waived_until_ms(), Ordering::Release);
         }
         Ok(())
     }
 
     /// Whether any deadline has changed since it was written to disk.
     pub fn has_moved(&self) -> bool {
-        self.index.any(|slot| slot.to_mirror().is_some())
+        self.index.any_alive(|slot| slot.to_mirror().is_some())
     }
 
     /// Writes at most `limit` changed deadlines.
     pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
         // Each call continues where the last one stopped, so that no owner is left out.
         let from = self.mirror_from.load(Ordering::Relaxed);
-        for slot in self.index.pick(from, limit, |slot| slot.to_mirror().is_some()) {
+        for slot in self.index.pick_alive(from, limit, |slot| slot.to_mirror().is_some()) {
             let Some(deadline_ms) = slot.to_mirror() else { continue };
             let row = OwnerRow { deadline_ms, end: None, ..slot.row() };
             tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;

@@ -1,14 +1,16 @@
-//! Starting, ending and listing owners, and their heartbeats.
+//! Starting, ending and listing owners; what an ended one held.
 
 use std::sync::Arc;
 
 use lapsed_core::owner::{Beat, BeatHandle, Claim, Ending, Incarnation, Lost, OwnerInfo};
+use lapsed_core::request::RequestId;
 use lapsed_core::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
 use crate::owners::load::open;
+use crate::owners::slot::Slot;
 use crate::owners::{OwnerService, OwnerTable, ResolvedClaim, unknown_claim};
-use crate::slot::{Slot, Touched};
+use crate::requests::Requests;
 use crate::store_clock::StoreClock;
 use crate::tables::{held_key, number, split_held};
 use crate::tx::Tx;
@@ -16,31 +18,10 @@ use crate::tx::Tx;
 /// Largest number of keys in a `Lost`.
 const LOST_KEYS_MAX: usize = 1_000;
 
-/// Result of a heartbeat in memory.
-enum Found {
-    Answer(Beat),
-    Ended(Arc<Slot>),
-    Pending,
-    Nobody,
-    Stranger,
-}
-
 impl OwnerTable {
-    fn beat(&self, claim: &Claim) -> Found {
-        let now_ms = self.store_clock.granting_ms();
-        let by_name = self.index.with_newest(claim.owner.as_str(), |newest| {
-            let slot = newest?;
-            let meant = claim.incarnation.is_none_or(|i| i.0 == slot.incarnation);
-            meant.then(|| found(slot, now_ms))
-        });
-        if let Some(found) = by_name {
-            return found;
-        }
-        match self.resolve(claim) {
-            ResolvedClaim::Known(slot) => found(&slot, now_ms),
-            ResolvedClaim::NoSuchOwner => Found::Nobody,
-            ResolvedClaim::Unknown => Found::Stranger,
-        }
+    /// The requests of this system, which a job finds and keeps.
+    pub fn requests(&self) -> Requests<'_> {
+        Requests { tables: &self.tables, now_ms: self.store_clock.now_ms() }
     }
 
     /// Starts an incarnation inside a job. It has no effect until the job's commit is durable.
@@ -66,8 +47,10 @@ impl OwnerTable {
     /// written.
     pub fn write_end(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>) -> Tried<()> {
         if let Some(row) = slot.unwritten_end() {
-            tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
+            // Before the write, which may fail: the incarnation has ended in memory already, and the
+            // census must not count it as live.
             self.index.due().note_end(slot);
+            tx.put(&self.tables.owners, &number(slot.incarnation), &serde_json::to_vec(&row)?)?;
         }
         Ok(())
     }
@@ -75,6 +58,13 @@ impl OwnerTable {
     pub fn ttl_unless_told(&self) -> u64 {
         self.threshold.as_millis() as u64
     }
+}
+
+/// Result of a start that may be a repetition.
+enum StartedOnce {
+    Now(Arc<Slot>),
+    /// An earlier attempt of the request started this one.
+    Before(Beat),
 }
 
 /// Makes an incarnation effective whose start is durable. Called after the commit and not by the
@@ -95,30 +85,7 @@ pub(crate) fn begun(slot: &Slot) -> Beat {
     }
 }
 
-fn found(slot: &Arc<Slot>, now_ms: u64) -> Found {
-    match slot.beat(now_ms) {
-        Touched::Until(deadline_ms) => Found::Answer(Beat {
-            incarnation: Incarnation(slot.incarnation),
-            deadline_ms,
-            now_ms,
-            ttl_ms: slot.ttl_ms,
-            started: false,
-        }),
-        Touched::Ended => Found::Ended(slot.clone()),
-        Touched::Pending => Found::Pending,
-    }
-}
-
 impl OwnerService {
-    /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
-    /// `None`: call [`OwnerService::beat`].
-    pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-        match self.owners.beat(claim) {
-            Found::Answer(beat) => Some(beat),
-            _ => None,
-        }
-    }
-
     /// The error for an ended incarnation. It is returned only after the end is durable: a failed
     /// commit may have left the end in memory only, and after a restart the incarnation would be
     /// alive again.
@@ -171,11 +138,11 @@ impl OwnerService {
     }
 
     /// Waits until all commits that are under way are durable.
-    async fn settle_commits(&self) -> Result<()> {
+    pub(super) async fn settle_commits(&self) -> Result<()> {
         self.inner.writer.write(|_| Ok(()), |()| {}).await
     }
 
-    async fn start_unless_known(&self, owner: &Name) -> Result<Option<Beat>> {
+    pub(super) async fn start_unless_known(&self, owner: &Name) -> Result<Option<Beat>> {
         let (name, ttl_ms) = (owner.clone(), self.owners.ttl_unless_told());
         let store_clock = self.owners.store_clock.clone();
         let started = self.write(
@@ -200,19 +167,28 @@ impl OwnerService {
         Ok(begun(&slot))
     }
 
-    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        loop {
-            match self.owners.beat(claim) {
-                Found::Answer(beat) => return Ok(beat),
-                Found::Ended(slot) => return Err(self.lost(&slot).await),
-                Found::Stranger => return Err(unknown_claim(claim)),
-                Found::Pending => self.settle_commits().await?,
-                Found::Nobody => {
-                    if let Some(beat) = self.start_unless_known(&claim.owner).await? {
-                        return Ok(beat);
-                    }
-                }
+    pub async fn start_once(&self, request: &RequestId, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        let (request, name) = (request.clone(), owner.clone());
+        let store_clock = self.owners.store_clock.clone();
+        let job = move |owners: &OwnerTable, tx: &mut Tx<'_>| {
+            let requests = owners.requests();
+            if let Some(beat) = requests.find::<Beat>(tx, &request)? {
+                return Ok(StartedOnce::Before(beat));
             }
+            let slot = owners.start(tx, &name, ttl_ms)?;
+            let (incarnation, now_ms) = (Incarnation(slot.incarnation), requests.now_ms);
+            let deadline_ms = now_ms + ttl_ms;
+            let beat = Beat { incarnation, deadline_ms, now_ms, ttl_ms, started: true };
+            requests.keep(tx, &request, &beat)?;
+            Ok(StartedOnce::Now(slot))
+        };
+        let done = move |started: &StartedOnce| match started {
+            StartedOnce::Now(slot) => begin(&store_clock, slot),
+            StartedOnce::Before(_) => {}
+        };
+        match self.write(job, done).await? {
+            StartedOnce::Now(slot) => Ok(begun(&slot)),
+            StartedOnce::Before(beat) => Ok(beat),
         }
     }
 

@@ -10,8 +10,8 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::fault::Fault;
 use crate::owners::load::open;
-use crate::owners::{OwnerService, ResolvedClaim, unknown_claim};
-use crate::slot::Slot;
+use crate::owners::slot::Slot;
+use crate::owners::{OwnerService, OwnerTable, ResolvedClaim, unknown_claim};
 use crate::tables::{held_key, split_held};
 
 /// Position of a suspect: its deadline, its incarnation, its key.
@@ -42,6 +42,27 @@ pub(crate) fn place(cursor: &Cursor) -> Result<Option<Place>> {
     let deadline_ms = next()?.parse().map_err(|_| wrong())?;
     let incarnation = next()?.parse().map_err(|_| wrong())?;
     Ok(Some((deadline_ms, incarnation, Name::new(next()?)?)))
+}
+
+impl OwnerTable {
+    /// `back_ms` while it matters: for one threshold, and only if a live owner existed before it. A
+    /// store that was empty then has nobody to spare.
+    fn cut_off_until(&self, now_ms: u64, back_ms: u64) -> u64 {
+        let over = now_ms >= back_ms + self.threshold.as_millis() as u64;
+        let was_there = |slot: &Slot| slot.end().is_none() && slot.started_ms < back_ms;
+        if over || !self.index.any_alive(was_there) { 0 } else { back_ms }
+    }
+
+    /// How many owners are past their deadline and spared only because the store was away.
+    fn spared(&self, now_ms: u64, back_ms: u64) -> u64 {
+        let is_spared = |slot: &Slot| {
+            slot.end().is_none()
+                && !slot.is_pending()
+                && slot.deadline_ms() <= now_ms
+                && slot.due_ms(back_ms) > now_ms
+        };
+        self.index.count_alive(is_spared)
+    }
 }
 
 impl OwnerService {
@@ -84,11 +105,8 @@ impl OwnerService {
             now_ms,
             store: self.inner.incarnation.clone(),
             back_ms: cut_off_until,
-            uncounted: false,
             population,
             suspects: heads.suspects,
-            orphans: 0,
-            orphans_spared: 0,
             owners_live: heads.live,
             owners_overdue: heads.overdue,
             owners_spared: spared,
@@ -96,6 +114,7 @@ impl OwnerService {
             oldest_late_ms: heads
                 .oldest_deadline_ms
                 .map_or(0, |deadline| now_ms.saturating_sub(deadline)),
+            ..Census::default()
         }
     }
 

@@ -8,16 +8,15 @@ use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::registry::{
     FoundEntry, Holder, RegisterAnswer, Registered, RegistryStore, TakePolicy,
 };
-use lapsed_core::sweep::Suspect;
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::holder_index::Entry;
 use crate::owners::service::{begin, begun};
+use crate::owners::slot::Slot;
 use crate::owners::{UnlessEnded, unknown_claim};
 use crate::registry::{Core, EmbeddedRegistry};
-use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
@@ -241,10 +240,6 @@ impl RegistryStore for EmbeddedRegistry {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.owner_service.entries(claim, after, limit).await
-    }
-
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.owner_service.held_by(claim, limit)
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

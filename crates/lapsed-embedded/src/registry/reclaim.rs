@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lapsed_core::owner::Claim;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
@@ -14,9 +15,9 @@ use serde_json::json;
 
 use crate::fault::Tried;
 use crate::owners::batch::{Removed, Run, durable};
+use crate::owners::slot::Slot;
 use crate::owners::suspects::{after, place};
 use crate::registry::{Core, EmbeddedRegistry};
-use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
@@ -106,6 +107,10 @@ impl Sweep for EmbeddedRegistry {
 
     fn after(&self, suspect: &Suspect) -> Cursor {
         after(suspect)
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.owner_service.held_by(claim, limit)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {

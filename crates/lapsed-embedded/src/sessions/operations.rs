@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lapsed_core::owner::{Claim, Incarnation};
 use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::request::RequestId;
 use lapsed_core::sessions::{
-    Activated, Deleted, ReferenceChange, Session, SessionProfile, SessionsStore,
+    Activated, Deleted, ReferenceChange, ReferenceStep, Session, SessionProfile, SessionsStore,
 };
-use lapsed_core::sweep::Suspect;
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 use serde::{Deserialize, Serialize};
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use crate::fault::{Fault, Tried};
 use crate::owners::load::open;
 use crate::owners::service::{begin, begun};
+use crate::owners::slot::Slot;
 use crate::owners::{UnlessEnded, unknown_claim};
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::{Core, EmbeddedSessions};
-use crate::slot::Slot;
 use crate::tables::{SessionRow, number};
 use crate::tx::Tx;
 
@@ -38,6 +38,13 @@ struct Referred {
     slot: Arc<Slot>,
     started: bool,
     standing: ReferenceChange,
+}
+
+/// Result of a connect or disconnect that may be a repetition.
+enum ChangedOnce {
+    Now(Option<UnlessEnded<Referred>>),
+    /// An earlier attempt of the request was answered with this.
+    Before(ReferenceChange),
 }
 
 /// Sets the fields that `profile` contains.
@@ -175,6 +182,30 @@ impl Core {
             standing(&row, yours - 1, true)
         };
         Ok(Some(UnlessEnded::Done(Referred { slot, started: false, standing })))
+    }
+
+    fn change_once(
+        &self,
+        tx: &mut Tx<'_>,
+        request: &RequestId,
+        change: ReferenceStep,
+        claim: &Claim,
+        id: &Name,
+    ) -> Tried<ChangedOnce> {
+        let requests = self.requests();
+        if let Some(standing) = requests.find(tx, request)? {
+            return Ok(ChangedOnce::Before(standing));
+        }
+        let changed = match change {
+            ReferenceStep::Connect => self.connect(tx, claim, id)?,
+            ReferenceStep::Disconnect => self.disconnect(tx, claim, id)?,
+        };
+        if let Some(UnlessEnded::Done(Referred { slot, standing, .. })) = &changed {
+            let incarnation = Some(Incarnation(slot.incarnation));
+            let standing = ReferenceChange { incarnation, ..standing.clone() };
+            requests.keep(tx, request, &standing)?;
+        }
+        Ok(ChangedOnce::Now(changed))
     }
 
     fn resume(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<ReferenceChange>> {
@@ -323,6 +354,29 @@ impl SessionsStore for EmbeddedSessions {
         self.standing(done.await?).await
     }
 
+    async fn change_once(
+        &self,
+        request: &RequestId,
+        change: ReferenceStep,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
+        let (request, claim, id) = (request.clone(), self.whose(claim)?, id.clone());
+        let store_clock = self.core.store_clock.clone();
+        let after = move |changed: &ChangedOnce| match changed {
+            ChangedOnce::Now(Some(UnlessEnded::Done(done))) if done.started => {
+                begin(&store_clock, &done.slot);
+            }
+            _ => {}
+        };
+        let job =
+            move |core: &Core, tx: &mut Tx<'_>| core.change_once(tx, &request, change, &claim, &id);
+        match self.write(job, after).await? {
+            ChangedOnce::Now(done) => self.standing(done).await,
+            ChangedOnce::Before(standing) => Ok(Some(standing)),
+        }
+    }
+
     async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
         let id = id.clone();
         self.write(move |core, tx| core.resume(tx, &id), |_| {}).await
@@ -368,10 +422,6 @@ impl SessionsStore for EmbeddedSessions {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.owner_service.entries(claim, after, limit).await
-    }
-
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.owner_service.held_by(claim, limit)
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

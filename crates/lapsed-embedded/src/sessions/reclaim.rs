@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lapsed_core::owner::Claim;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
@@ -18,12 +19,12 @@ use lapsed_core::{Result, SystemId};
 use crate::fault::Tried;
 use crate::owners::batch::{Removed, Run, durable};
 use crate::owners::load::open;
+use crate::owners::slot::Slot;
 use crate::owners::suspects::after;
 use crate::sessions::operations::Kept;
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::suspects::NOBODY;
 use crate::sessions::{Core, EmbeddedSessions};
-use crate::slot::Slot;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
@@ -161,6 +162,10 @@ impl Sweep for EmbeddedSessions {
 
     fn after(&self, suspect: &Suspect) -> Cursor {
         after(suspect)
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.owner_service.held_by(claim, limit)
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {

@@ -8,9 +8,9 @@ use lapsed_core::sessions::rules::{SessionCase, SessionState, due_ms};
 use lapsed_core::sessions::{Session, SessionProfile};
 
 use crate::fault::{Fault, Tried};
+use crate::owners::slot::Slot;
 use crate::sessions::Core;
 use crate::sessions::grace_index::SessionStanding;
-use crate::slot::Slot;
 use crate::tables::{SessionRow, held_key, number, to_number};
 use crate::tx::Tx;
 

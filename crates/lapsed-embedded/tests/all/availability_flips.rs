@@ -151,7 +151,7 @@ async fn receipts_and_log_are_kept_for_the_retention() {
     let limits = |age_ms, count, rows| TidyLimits {
         rows,
         undeclared_max: None,
-        retention: Retention { age_ms, count },
+        retention: Retention { age_ms, count, ..Retention::default() },
         term: None,
     };
     let tidied = b.truth.tidy(limits(3_600_000, 1_000, 100)).await.unwrap();

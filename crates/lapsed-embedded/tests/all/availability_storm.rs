@@ -88,7 +88,7 @@ impl Storm {
 
     /// Runs a pass without the brake; its flips are checked after the round.
     async fn sweep(&self, daemon: &Availability) -> lapsed_core::Result<()> {
-        daemon.survey().await?;
+        daemon.survey(lapsed_core::sweep::PassMode::Reclaim).await?;
         let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
         let suspects = daemon.suspects(request).await?.suspects;
         let number = {

@@ -6,6 +6,12 @@ mod in_memory {
         crate::fixture::inflight_in_memory().0
     }
     lapsed_core::inflight_conformance!(make);
+
+    #[tokio::test]
+    async fn requests_are_forgotten_after_their_age() {
+        use lapsed_core::inflight::conformance::repeats;
+        repeats::requests_are_forgotten_after_their_age(make().await).await;
+    }
 }
 
 mod in_a_folder {

@@ -79,6 +79,10 @@ impl Sweep for Forgetful {
     fn after(&self, suspect: &Suspect) -> Cursor {
         self.inner.after(suspect)
     }
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.inner.held_by(claim, limit).await
+    }
+
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
         self.inner.reclaim(batch).await
     }
@@ -117,9 +121,6 @@ impl InflightStore for Forgetful {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.inner.in_flight(claim, after, limit).await
-    }
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.inner.held_by(claim, limit).await
     }
     async fn counts(&self) -> Result<JobCounts> {
         self.inner.counts().await

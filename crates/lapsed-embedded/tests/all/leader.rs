@@ -2,7 +2,7 @@
 //! store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,20 +13,33 @@ use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::sweep::policy::{Policy, SweepMode};
 use lapsed_core::sweep::{PassMode, Stopped, Sweeper, SweeperParts};
-use lapsed_core::{Result, SystemId};
+use lapsed_core::{Error, Result, SystemId};
 
-/// A real store whose answers to a campaign can be held back.
-struct SlowAnswer {
+/// A real store that answers campaigns late, or not all of them.
+struct CampaignsBy {
     store: Arc<dyn Store>,
-    clock: ManualClock,
-    slow: AtomicBool,
+    answering: Answering,
+    campaigns: AtomicUsize,
+}
+
+enum Answering {
+    /// Two seconds later.
+    Late(ManualClock),
+    /// Every second campaign fails: in turn it does not arrive, and its answer is lost.
+    EveryOther,
+}
+
+impl CampaignsBy {
+    fn new(store: Arc<dyn Store>, answering: Answering) -> Arc<Self> {
+        Arc::new(CampaignsBy { store, answering, campaigns: AtomicUsize::new(0) })
+    }
 }
 
 #[async_trait]
-impl Store for SlowAnswer {
+impl Store for CampaignsBy {
     async fn info(&self) -> Result<StoreInfo> {
         self.store.info().await
     }
@@ -37,9 +50,16 @@ impl Store for SlowAnswer {
         self.store.receipt(system, seq).await
     }
     async fn campaign(&self, s: &SystemId, candidate: &str, ttl_ms: u64) -> Result<Option<Term>> {
+        let number = self.campaigns.fetch_add(1, Ordering::SeqCst);
+        if matches!(self.answering, Answering::EveryOther) && number % 4 == 1 {
+            let (store, what) = ("the store".to_owned(), "connection refused".to_owned());
+            return Err(Error::Unavailable { store, what });
+        }
         let answer = self.store.campaign(s, candidate, ttl_ms).await;
-        if self.slow.load(Ordering::SeqCst) {
-            self.clock.sleep(Duration::from_secs(2)).await;
+        match &self.answering {
+            Answering::Late(clock) => clock.sleep(Duration::from_secs(2)).await,
+            Answering::EveryOther if number % 4 == 3 => std::future::pending().await,
+            Answering::EveryOther => {}
         }
         answer
     }
@@ -49,11 +69,11 @@ impl Store for SlowAnswer {
     async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
         self.store.resign(system, term).await
     }
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
-        self.store.brake_setting(system).await
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
+        self.store.brake(system).await
     }
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
-        self.store.set_brake(system, setting).await
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
+        self.store.swap_brake(system, next).await
     }
     fn notes(&self) -> &dyn NoteStore {
         self.store.notes()
@@ -90,9 +110,8 @@ fn sweeper(
 #[tokio::test]
 async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
     let (f, clock) = crate::fixture::in_memory();
-    let slow =
-        SlowAnswer { store: f.store.clone(), clock: clock.clone(), slow: AtomicBool::new(true) };
-    let (campaign, leadership) = candidate(&f, Arc::new(slow), &clock, "one");
+    let slow = CampaignsBy::new(f.store.clone(), Answering::Late(clock.clone()));
+    let (campaign, leadership) = candidate(&f, slow, &clock, "one");
     let renewing = tokio::spawn(async move {
         campaign.renew().await;
         campaign
@@ -110,10 +129,10 @@ async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
     assert!(leadership.term().is_none(), "fifteen seconds after the sending");
 }
 
-/// The leader stalls during a pass, beyond its term, and another process leads. When it resumes, it
-/// does nothing.
+/// The leader stalls before its pass, beyond its term, and another process leads. When it resumes, it
+/// does nothing. `interrupted_passes.rs` stalls it within a pass.
 #[tokio::test]
-async fn trap_x5_a_stalled_leader_does_nothing_after_it_resumes() {
+async fn trap_x5_a_leader_that_stalled_before_its_pass_does_nothing() {
     let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     f.holding("i-1", &["a", "b"]).await;
@@ -132,23 +151,29 @@ async fn trap_x5_a_stalled_leader_does_nothing_after_it_resumes() {
     assert!(f.receipts().await.is_empty());
 }
 
-/// Work that takes far longer than a term does not cost the term, because renewing is a separate
-/// task.
+/// A pass takes far longer than a term, every second renewal fails, and a rival asks for the term all
+/// the time: one process leads all along, because renewing waits neither for the pass nor for a
+/// back-off.
 #[tokio::test]
-async fn trap_b12_renewing_does_not_wait_for_a_pass() {
+async fn trap_b12_neither_a_pass_nor_a_failed_renewal_delays_the_next_one() {
     let (f, clock) = crate::fixture::in_memory();
     let f = f.settled().await;
     let keys: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
     f.holding("i-1", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     (f.advance)(f.ttl).await;
-    let (campaign, leading) = candidate(&f, f.store.clone(), &clock, "one");
+    let unreliable = CampaignsBy::new(f.store.clone(), Answering::EveryOther);
+    let options = TermOptions { timeout: Duration::from_secs(1), ..TERM };
+    let shared = Arc::new(clock.clone());
+    let system = f.registry.system().clone();
+    let (campaign, leading) =
+        Campaign::new(unreliable.clone(), shared.clone(), system, "one", options);
+    let (rival, leading_rival) = candidate(&f, f.store.clone(), &clock, "two");
     campaign.renew().await;
     let first = leading.term();
     let (stopper, stop) = StopSignal::channel();
-    let until = stop.clone();
-    let renewing = tokio::spawn(campaign.run(async move { until.told().await }));
+    let renewing = tokio::spawn(campaign.run(async move { stop.told().await }));
     let sweeper = {
-        let parts = Policy {
+        let policy = Policy {
             mode: SweepMode::Leader,
             batch: 1,
             op_delay: Duration::from_secs(2),
@@ -156,28 +181,34 @@ async fn trap_b12_renewing_does_not_wait_for_a_pass() {
         };
         Sweeper::new(
             SweeperParts::new("s".to_owned(), f.registry.clone(), f.store.clone())
-                .policy(parts)
-                .clock(Arc::new(clock.clone()))
+                .policy(policy)
+                .clock(shared)
                 .leadership(Some(leading.clone())),
         )
     };
     let (_keep, never) = StopSignal::channel();
     let working = tokio::spawn(async move { sweeper.pass(PassMode::Reclaim, 0, &never).await });
     while !working.is_finished() {
-        clock.advance(Duration::from_millis(500));
+        clock.advance(Duration::from_millis(250));
         for _ in 0..8 {
             tokio::task::yield_now().await;
         }
+        rival.renew().await;
+        assert_eq!(leading_rival.term(), None, "the rival leads beside it, or instead of it");
     }
     let report = working.await.unwrap();
-    assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 40), "80 s of work");
+    assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 40), "80 s of work: {report:?}");
     assert_eq!(leading.term(), first, "one term all along");
+    let campaigns = unreliable.campaigns.load(Ordering::SeqCst);
+    assert!(campaigns >= 8, "{campaigns} campaigns, of which every second fails");
     stopper.stop();
-    renewing.await.unwrap();
+    while !renewing.is_finished() {
+        clock.advance(Duration::from_millis(250));
+        tokio::task::yield_now().await;
+    }
     assert_eq!(leading.term(), None, "and it resigned");
-    let (two, leading_two) = candidate(&f, f.store.clone(), &clock, "two");
-    two.renew().await;
-    assert!(leading_two.term() > first, "the next one need not wait");
+    rival.renew().await;
+    assert!(leading_rival.term() > first, "the next one need not wait");
 }
 
 /// Several candidates: at every instant at most one of them trusts its term.

@@ -167,7 +167,7 @@ async fn a_restart_keeps_tokens_and_spares_leases_that_could_not_be_renewed() {
 }
 
 #[tokio::test]
-async fn a_release_of_the_brake_waives_the_grace() {
+async fn an_override_of_the_brake_waives_the_grace_for_one_pass() {
     use lapsed_core::sweep::brake::BrakeSetting;
     let clock = ManualClock::at(START_MS);
     let bytes = SharedBytes::default();
@@ -181,8 +181,7 @@ async fn a_release_of_the_brake_waives_the_grace() {
     clock.advance(Duration::from_secs(600));
     let f = leases_on_bytes(make, &clock);
     assert!(f.suspects().await.is_empty());
-    let until_ms = f.now_ms().await + 60_000;
-    f.set_brake(BrakeSetting::Release { until_ms }).await;
+    f.set_brake(BrakeSetting::Override { reason: "they are gone".into() }).await;
     assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
@@ -205,4 +204,38 @@ async fn a_failed_commit_leaves_the_index_as_it_was() {
     assert_eq!(again, ticket);
     done(f.leases.release(&again).await.unwrap().answer);
     assert_eq!(f.leases.census().await.unwrap().population, 0);
+}
+
+/// The process is killed before each single write of a pass that forgets keys. After reopening, a key
+/// is there or it is forgotten, and in both cases its next token is above all that it ever had.
+#[tokio::test]
+async fn a_crash_while_keys_are_forgotten_lets_no_token_go_back() {
+    let (fragile, clock) = (Fragile::unlimited(), ManualClock::at(START_MS));
+    let f = open(&fragile, &clock).settled().await;
+    let keys = [key("a"), key("b"), key("c")];
+    for (k, times) in keys.iter().zip(1u64..) {
+        for _ in 0..times {
+            let ticket = f.acquire(k, "once").await.ticket();
+            done(f.leases.release(&ticket).await.unwrap().answer);
+        }
+    }
+    (f.advance)(Duration::from_secs(31 * 24 * 3_600)).await;
+    *fragile.crashes.lock().unwrap() = Some(vec![fragile.all()]);
+    f.sweep().await;
+    let mut crashes = fragile.crashes.lock().unwrap().take().unwrap();
+    crashes.push(fragile.all());
+    assert_eq!(f.leases.keys_forgotten(), 3);
+    let mut left_at = Vec::new();
+    for (at, left) in crashes.iter().enumerate() {
+        let bytes = survivor(left);
+        let then = ManualClock::at(clock.wall_ms());
+        let survivor = leases_on_bytes(move || Box::new(bytes.clone()), &then);
+        left_at.push(survivor.leases.list(&keys[0].namespace, None, 10).await.unwrap().len());
+        for (k, times) in keys.iter().zip(1u64..) {
+            let token = survivor.acquire(k, "next").await.token;
+            assert!(token > LeaseToken(times), "crash {at}: {k} got {token} after {times}");
+        }
+    }
+    assert_eq!((left_at.first(), left_at.last()), (Some(&3), Some(&0)), "{left_at:?}");
+    assert!(left_at.iter().all(|left| [0, 3].contains(left)), "one transaction: {left_at:?}");
 }

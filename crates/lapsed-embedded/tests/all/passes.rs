@@ -10,15 +10,16 @@ use std::time::Duration;
 
 use faulty::{Call, Fault, Faulty};
 use lapsed_core::Error;
-use lapsed_core::activity::Activity;
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::name::SystemId;
 use lapsed_core::receipt::{Observer, Receipt};
 use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::schedule::{self, StopSignal};
+use lapsed_core::store_caller::Activity;
 use lapsed_core::sweep::brake::BrakeSetting;
-use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::policy::{Policy, WhenCapped};
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper, SweeperParts};
+use lapsed_core::system::{System, SystemParts};
 
 /// An observer that counts its calls.
 #[derive(Default)]
@@ -66,8 +67,12 @@ impl Bench {
     }
 
     fn sweeper(&self, policy: Policy) -> Sweeper {
+        self.named_sweeper("s", policy)
+    }
+
+    fn named_sweeper(&self, name: &str, policy: Policy) -> Sweeper {
         Sweeper::new(
-            SweeperParts::new("s".to_owned(), self.sweep.clone(), self.f.store.clone())
+            SweeperParts::new(name.to_owned(), self.sweep.clone(), self.f.store.clone())
                 .policy(policy)
                 .clock(self.clock.clone())
                 .activity(self.activity.clone())
@@ -207,9 +212,11 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
     let held = f.sweep("s").await;
     assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "the store is 5 s old");
     assert!(held.detail.unwrap().contains("the store was away"));
-    let until_ms = f.store.info().await.unwrap().now_ms + 60_000;
-    f.store.set_brake(f.registry.system(), BrakeSetting::Release { until_ms }).await.unwrap();
-    assert_eq!(f.sweep("s").await.reclaimed, 1, "a release waives the grace, in the guard too");
+    let setting = BrakeSetting::Override { reason: "it is gone".into() };
+    f.store.set_brake(f.registry.system(), setting).await.unwrap();
+    assert_eq!(f.sweep("s").await.reclaimed, 1, "an override waives the grace, in the guard too");
+    let record = f.store.brake(f.registry.system()).await.unwrap();
+    assert_eq!((record.setting, record.overriding), (BrakeSetting::Auto, None), "for one pass");
 }
 
 /// Nobody was cut off from an empty store, so an owner that starts later has only its own TTL.
@@ -260,7 +267,7 @@ async fn trap_x3_a_mass_death_is_held_and_then_released_in_steps() {
 
 /// One of two owners is not a mass death, and the operator's setting comes first.
 #[tokio::test]
-async fn the_operator_can_hold_and_release_the_brake() {
+async fn the_operator_can_hold_the_brake_and_make_it_automatic_again() {
     let bench = Bench::new().await;
     bench.dead(&["a"]).await;
     let system = bench.f.registry.system().clone();
@@ -284,7 +291,8 @@ async fn an_idle_sweep_stops_on_activity() {
     };
     let sweeper = bench.sweeper(policy);
     bench.activity.note(bench.clock.mono());
-    assert_eq!(pass(&sweeper).await.stopped, Stopped::Activity);
+    let first = pass(&sweeper).await;
+    assert_eq!((first.stopped, first.has_begun()), (Stopped::Activity, false));
     tokio::time::sleep(Duration::from_secs(300)).await;
     let (activity, clock) = (bench.activity.clone(), bench.clock.clone());
     let user = tokio::spawn(async move {
@@ -294,6 +302,32 @@ async fn an_idle_sweep_stops_on_activity() {
     let report = pass(&sweeper).await;
     user.await.unwrap();
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Activity, 2), "{report:?}");
+    assert!(report.has_begun());
+}
+
+/// How long the schedule takes for three dead entries if a pass may reclaim one.
+async fn time_for_three_capped_passes(when_capped: WhenCapped) -> Duration {
+    let bench = Bench::new().await;
+    bench.dead(&["a", "b", "c"]).await;
+    let policy = Policy { max_ops: Some(1), when_capped, ..Policy::default() };
+    let (began, clock) = (bench.clock.mono(), bench.clock.clone());
+    let (stopper, stop) = StopSignal::channel();
+    let passes = tokio::spawn(schedule::run(Arc::new(bench.sweeper(policy)), clock.clone(), stop));
+    while bench.counter.receipts.lock().unwrap().len() < 3 {
+        clock.sleep(Duration::from_secs(1)).await;
+        assert!(clock.mono() - began < Duration::from_secs(600), "the schedule stands still");
+    }
+    stopper.stop();
+    passes.await.unwrap();
+    clock.mono() - began
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_at_its_limit_goes_on_soon_or_waits_for_its_interval() {
+    let soon = time_for_three_capped_passes(WhenCapped::ResumeSoon).await;
+    assert!(soon < Duration::from_secs(90), "{soon:?}: within the first interval and a half");
+    let waits = time_for_three_capped_passes(WhenCapped::WaitForInterval).await;
+    assert!(waits >= Duration::from_secs(108), "{waits:?}: two intervals less their jitter");
 }
 
 /// `max_runtime` and `op_delay`: a pass pauses between batches and stops in time.
@@ -366,16 +400,14 @@ async fn holding_the_brake_during_a_pass_ends_it() {
             .await;
     }
     bench.store_clock.advance(bench.f.ttl);
-    bench
-        .f
-        .store
-        .set_brake(bench.f.registry.system(), BrakeSetting::Release { until_ms: u64::MAX })
-        .await
-        .unwrap();
+    let store = bench.f.store.clone();
+    let overridden = || BrakeSetting::Override { reason: "a scale-down".into() };
+    store.set_brake(bench.f.registry.system(), overridden()).await.unwrap();
     let policy = Policy { batch: 3, ..Policy::default() };
     let sweeper = bench.sweeper(policy.clone());
     let brake = sweeper.brake().clone();
-    *bench.counter.between.lock().unwrap() = Some(Box::new(move || brake.set(BrakeSetting::Hold)));
+    *bench.counter.between.lock().unwrap() =
+        Some(Box::new(move || brake.set(brake.record().ordered(BrakeSetting::Hold))));
     let (_stopper, stop) = StopSignal::channel();
     let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Brake, 3), "{report:?}");
@@ -383,7 +415,8 @@ async fn holding_the_brake_during_a_pass_ends_it() {
 
     // The setting was changed by another process; it is read again before a batch, at most a second
     // later.
-    let (store, system) = (bench.f.store.clone(), bench.f.registry.system().clone());
+    let system = bench.f.registry.system().clone();
+    store.set_brake(&system, overridden()).await.unwrap();
     *bench.counter.between.lock().unwrap() = Some(Box::new(move || {
         futures::executor::block_on(store.set_brake(&system, BrakeSetting::Hold)).unwrap();
     }));
@@ -391,4 +424,106 @@ async fn holding_the_brake_during_a_pass_ends_it() {
     let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
     assert_eq!(report.stopped, Stopped::Brake, "{report:?}");
     assert!(bench.f.registry.census().await.unwrap().population > 0, "not to the end: {report:?}");
+}
+
+impl Bench {
+    /// A hundred owners with an entry each, all silent at once.
+    async fn all_dead(&self) {
+        for n in 0..100 {
+            self.f.holding(&format!("i-{n}"), &[&format!("k{n}")]).await;
+        }
+        (self.f.advance)(self.f.ttl).await;
+    }
+
+    async fn overridden(&self) {
+        let setting = BrakeSetting::Override { reason: "we scaled down".into() };
+        self.f.store.set_brake(self.f.registry.system(), setting).await.unwrap();
+    }
+}
+
+/// Each pass is one of a process of its own; the hold and its steps are in the store.
+#[tokio::test]
+async fn single_passes_get_past_a_mass_death_as_a_daemon_does() {
+    let bench = Bench::new().await;
+    bench.all_dead().await;
+    let mut reclaimed = Vec::new();
+    for n in 0..8 {
+        let process = bench.named_sweeper(&format!("cron-{n}"), Policy::default());
+        reclaimed.push(pass(&process).await.reclaimed);
+        (bench.f.advance)(bench.f.ttl).await;
+    }
+    assert_eq!(reclaimed[..2], [0, 10], "held, then the first step: {reclaimed:?}");
+    assert!(reclaimed[2] > 10 && reclaimed[2] <= 20, "about twice as many: {reclaimed:?}");
+    assert_eq!(reclaimed.iter().sum::<u64>(), 100, "{reclaimed:?}");
+}
+
+#[tokio::test]
+async fn an_override_lets_exactly_one_pass_through() {
+    let bench = Bench::new().await;
+    bench.all_dead().await;
+    assert_eq!(
+        pass(&bench.named_sweeper("first", Policy::default())).await.stopped,
+        Stopped::Brake
+    );
+    bench.overridden().await;
+    let through = pass(&bench.named_sweeper("through", Policy::default())).await;
+    assert_eq!((through.stopped, through.reclaimed), (Stopped::Done, 100), "{through:?}");
+    for n in 0..100 {
+        bench.f.holding(&format!("j-{n}"), &[&format!("l{n}")]).await;
+    }
+    (bench.f.advance)(bench.f.ttl).await;
+    let next = pass(&bench.named_sweeper("next", Policy::default())).await;
+    assert_eq!((next.stopped, next.reclaimed), (Stopped::Brake, 0), "{next:?}");
+}
+
+/// The pass stops at its limit. What it did not reach is judged by the next pass on its own.
+#[tokio::test]
+async fn a_pass_that_stops_half_way_has_used_up_its_override() {
+    let bench = Bench::new().await;
+    bench.all_dead().await;
+    bench.overridden().await;
+    let policy = Policy { max_ops: Some(30), batch: 10, ..Policy::default() };
+    let half = pass(&bench.named_sweeper("half", policy)).await;
+    assert_eq!((half.stopped, half.reclaimed), (Stopped::Ops, 30), "{half:?}");
+    let record = bench.f.store.brake(bench.f.registry.system()).await.unwrap();
+    assert_eq!((record.setting, record.overriding), (BrakeSetting::Auto, None));
+    let next = pass(&bench.named_sweeper("after", Policy::default())).await;
+    assert_eq!((next.stopped, next.reclaimed), (Stopped::Brake, 0), "{next:?}");
+}
+
+#[tokio::test]
+async fn a_dry_run_under_hold_lists_the_suspects_and_says_that_the_brake_holds() {
+    let bench = Bench::new().await;
+    bench.dead(&["a", "b"]).await;
+    bench.f.store.set_brake(bench.f.registry.system(), BrakeSetting::Hold).await.unwrap();
+    let (_stopper, stop) = StopSignal::channel();
+    let dry = bench.sweeper(Policy::default()).pass(PassMode::DryRun, 100, &stop).await;
+    assert_eq!((dry.stopped, dry.suspects, dry.reclaimed), (Stopped::Brake, 2, 0), "{dry:?}");
+    let listed: Vec<_> = dry.entries.iter().map(|entry| entry.key.to_string()).collect();
+    assert_eq!(listed, ["a", "b"]);
+    assert!(dry.detail.unwrap().contains("held by the operator"));
+    assert_eq!(bench.f.registry.census().await.unwrap().population, 2);
+}
+
+#[tokio::test]
+async fn a_silent_owner_that_is_spared_after_a_restart_is_not_called_live() {
+    let (bytes, clock) =
+        (crate::fixture::SharedBytes::default(), ManualClock::at(1_700_000_000_000));
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
+    let claim = f.holding("i-1", &["a"]).await;
+    drop(f);
+    clock.advance(2 * TTL);
+    let f = crate::fixture::reopenable(&bytes, &clock, TTL);
+    clock.advance(Duration::from_secs(2));
+    let parts = SystemParts::new(f.registry.clone(), f.store.clone(), TTL);
+    let registry = lapsed_core::registry::Registry::new(parts);
+    for key in ["a", "i-1"] {
+        let told = registry.explain(key).await.unwrap();
+        assert_eq!(told.verdict, "spared", "{told:?}");
+        let words = told.because.join("; ");
+        assert!(words.contains("no heartbeat since the store came back 2.0 s ago"), "{words}");
+        assert!(words.contains("spared for another"), "{words}");
+    }
+    f.registry.beat(&claim).await.unwrap();
+    assert_eq!(registry.explain("a").await.unwrap().verdict, "live");
 }

@@ -155,7 +155,7 @@ async fn a_suspect_listed_before_the_absence_is_spared_after_it() {
 
 /// The operator who knows better waives the grace that an absence grants, in the guard too.
 #[tokio::test]
-async fn a_release_waives_the_grace_after_an_absence() {
+async fn an_override_waives_the_grace_after_an_absence() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
@@ -167,9 +167,9 @@ async fn a_release_waives_the_grace_after_an_absence() {
     drop(f);
     let f = reopen();
     assert_eq!(f.sweep().await.reclaimed, 0);
-    let until_ms = f.now_ms().await + 60_000;
-    let release = lapsed_core::sweep::brake::BrakeSetting::Release { until_ms };
-    f.store.set_brake(f.sessions.system(), release).await.unwrap();
+    let overridden =
+        lapsed_core::sweep::brake::BrakeSetting::Override { reason: "they are gone".into() };
+    f.store.set_brake(f.sessions.system(), overridden).await.unwrap();
     assert_eq!(f.sweep().await.reclaimed, 1, "its own grace is not waived");
     assert_eq!(f.session("s").await, None);
     assert!(f.session("t").await.is_some());
@@ -182,9 +182,9 @@ async fn systems_on_one_store_share_nothing() {
     let f = f.settled().await;
     f.orphaned(&["s"]).await;
     let registry = crate::fixture::id();
-    let until_ms = f.now_ms().await + 60_000;
-    let release = lapsed_core::sweep::brake::BrakeSetting::Release { until_ms };
-    f.store.set_brake(&registry, release).await.unwrap();
+    let overridden =
+        lapsed_core::sweep::brake::BrakeSetting::Override { reason: "they are gone".into() };
+    f.store.set_brake(&registry, overridden).await.unwrap();
     assert_eq!(f.sweep().await.reclaimed, 1);
     clock.advance(Duration::from_secs(1));
     assert!(f.store.receipts(&registry, Default::default()).await.unwrap().is_empty());

@@ -1,0 +1,145 @@
+//! Requests that were carried out, so that a repetition is answered in the same way.
+//!
+//! A request is found and kept inside the job that makes its change, and jobs are serial: of two
+//! attempts of one request, one makes the change and the other finds what was kept.
+
+use lapsed_core::request::{REQUEST_AGE_MS, REQUESTS_MAX, RequestId};
+use redb::{ReadableTable, ReadableTableMetadata};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::fault::{Fault, Tried};
+use crate::tables::{Tables, number};
+use crate::tx::Tx;
+
+/// How many old requests are forgotten when one is kept.
+const FORGET_MAX: usize = 4;
+
+/// A request on disk, with what its operation answered.
+#[derive(Serialize, Deserialize)]
+struct RequestRow<T> {
+    at_ms: u64,
+    fingerprint: String,
+    answer: T,
+}
+
+/// The requests of one system.
+pub(crate) struct Requests<'a> {
+    pub tables: &'a Tables,
+    pub now_ms: u64,
+}
+
+impl Requests<'_> {
+    /// What was kept for this request. `KeyReused` if its key came before with other content.
+    pub fn find<T: DeserializeOwned>(
+        &self,
+        tx: &mut Tx<'_>,
+        request: &RequestId,
+    ) -> Tried<Option<T>> {
+        let Some(row) = self.row(tx, request.key.as_str())? else { return Ok(None) };
+        // The answer of another operation does not fit, whatever the fingerprint.
+        match serde_json::from_value(row.answer) {
+            Ok(answer) if row.fingerprint == request.fingerprint => Ok(Some(answer)),
+            _ => Err(request.reused().into()),
+        }
+    }
+
+    /// Carries out `work` and keeps its answer, or answers what was kept.
+    pub fn once<T: Serialize + DeserializeOwned>(
+        &self,
+        tx: &mut Tx<'_>,
+        request: &RequestId,
+        work: impl FnOnce(&mut Tx<'_>) -> Tried<T>,
+    ) -> Tried<T> {
+        if let Some(answer) = self.find(tx, request)? {
+            return Ok(answer);
+        }
+        let answer = work(tx)?;
+        self.keep(tx, request, &answer)?;
+        Ok(answer)
+    }
+
+    /// Keeps a request with its answer, in place of what was kept for it before.
+    pub fn keep<T: Serialize + DeserializeOwned>(
+        &self,
+        tx: &mut Tx<'_>,
+        request: &RequestId,
+        answer: &T,
+    ) -> Tried<()> {
+        self.forget(tx, request)?;
+        self.put(tx, request.key.as_str(), &request.fingerprint, answer)
+    }
+
+    pub fn forget(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<()> {
+        self.remove(tx, request.key.as_str())
+    }
+
+    /// Notes that this attempt was given up, so that it is not carried out any more.
+    pub fn give_up(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<()> {
+        let key = given_up_key(request);
+        self.remove(tx, &key)?;
+        self.put(tx, &key, "", &())
+    }
+
+    pub fn is_given_up(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<bool> {
+        Ok(self.row(tx, &given_up_key(request))?.is_some())
+    }
+
+    /// A row that is not too old.
+    fn row(&self, tx: &mut Tx<'_>, key: &str) -> Tried<Option<RequestRow<Value>>> {
+        let Some(row) = tx.get(&self.tables.requests, key.as_bytes())? else { return Ok(None) };
+        let row: RequestRow<Value> = serde_json::from_slice(&row)?;
+        Ok(Some(row).filter(|row| self.now_ms.saturating_sub(row.at_ms) < REQUEST_AGE_MS))
+    }
+
+    fn put<T: Serialize>(
+        &self,
+        tx: &mut Tx<'_>,
+        key: &str,
+        fingerprint: &str,
+        answer: &T,
+    ) -> Tried<()> {
+        let row = RequestRow { at_ms: self.now_ms, fingerprint: fingerprint.to_owned(), answer };
+        tx.put(&self.tables.requests, key.as_bytes(), &serde_json::to_vec(&row)?)?;
+        tx.put(&self.tables.requests_at, &at_key(self.now_ms, key.as_bytes()), &[])?;
+        self.forget_old(tx)
+    }
+
+    fn remove(&self, tx: &mut Tx<'_>, key: &str) -> Tried<()> {
+        let Some(row) = tx.take(&self.tables.requests, key.as_bytes())? else { return Ok(()) };
+        let row: RequestRow<Value> = serde_json::from_slice(&row)?;
+        tx.remove(&self.tables.requests_at, &at_key(row.at_ms, key.as_bytes()))?;
+        Ok(())
+    }
+
+    /// Forgets some requests that are too old or too many, the oldest first.
+    fn forget_old(&self, tx: &mut Tx<'_>) -> Tried<()> {
+        let table = tx.table(&self.tables.requests_at)?;
+        let over = usize::try_from(table.len()?.saturating_sub(REQUESTS_MAX)).unwrap_or(FORGET_MAX);
+        let mut old: Vec<Vec<u8>> = Vec::new();
+        for row in table.iter()?.take(FORGET_MAX) {
+            let key = row?.0.value().to_vec();
+            let at_ms = crate::tables::to_number(&key)
+                .ok_or_else(|| Fault::row("a key of `requests_at` has no time"))?;
+            if old.len() >= over && self.now_ms.saturating_sub(at_ms) < REQUEST_AGE_MS {
+                break;
+            }
+            old.push(key);
+        }
+        for key in old {
+            tx.remove(&self.tables.requests, &key[8..])?;
+            tx.remove(&self.tables.requests_at, &key)?;
+        }
+        Ok(())
+    }
+}
+
+/// The key of `S/requests` under which an attempt is noted as given up. No request has such a key.
+fn given_up_key(request: &RequestId) -> String {
+    format!("!{}", request.attempt)
+}
+
+fn at_key(at_ms: u64, key: &[u8]) -> Vec<u8> {
+    [&number(at_ms), key].concat()
+}
