@@ -43,6 +43,8 @@ pub(crate) struct Document {
     pub(crate) owed: Vec<OwedReceipt>,
     /// The log object that last took what was owed.
     pub(crate) logged_in: u64,
+    /// The newest bucket in which a record is filed to be forgotten.
+    pub(crate) watch: Option<String>,
 }
 
 impl Document {
@@ -57,7 +59,7 @@ impl Document {
     }
 
     fn new(content: Content) -> Document {
-        Document { epoch: 0, content, bucket: None, owed: Vec::new(), logged_in: 0 }
+        Document { epoch: 0, content, bucket: None, owed: Vec::new(), logged_in: 0, watch: None }
     }
 
     pub(crate) fn subject(&self) -> Subject {
@@ -130,6 +132,7 @@ impl Document {
             bucket: Some(meta.bucket).filter(|bucket| !bucket.is_empty()),
             owed: owed.ok_or_else(|| wrong("what it owes makes no sense"))?,
             logged_in: meta.logged_in,
+            watch: Some(meta.watch).filter(|bucket| !bucket.is_empty()),
         })
     }
 
@@ -146,6 +149,7 @@ impl Document {
             bucket: stored.bucket,
             owed: stored.owed,
             logged_in: stored.logged_in,
+            watch: None,
         })
     }
 }
@@ -230,6 +234,11 @@ struct Meta {
     logged_in: u64,
     #[prost(uint32, tag = "11")]
     format: u32,
+    /// This and the next are 0 and empty in records of older versions.
+    #[prost(uint64, tag = "12")]
+    ended_ms: u64,
+    #[prost(string, tag = "13")]
+    watch: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -287,6 +296,8 @@ fn encode_meta(doc: &Document, key: &LeaseKey, record: &LeaseRecord, nonce: u64)
         owed: owed.collect(),
         logged_in: doc.logged_in,
         format: FORMAT,
+        ended_ms: record.ended_ms,
+        watch: doc.watch.clone().unwrap_or_default(),
     };
     meta.encode_to_vec().into()
 }
@@ -317,7 +328,8 @@ impl Meta {
                 state: read_state(staged.state.as_ref()?)?,
             }),
         };
-        Some(LeaseRecord { token: LeaseToken(self.token), lease, state, staged })
+        let (token, ended_ms) = (LeaseToken(self.token), self.ended_ms);
+        Some(LeaseRecord { token, lease, state, staged, ended_ms })
     }
 }
 
@@ -365,12 +377,23 @@ mod tests {
         };
         doc.owed.push(OwedReceipt { removed: RemovedLease::Lease(cleared), judged_ms: 7_000 });
         doc.bucket = Some("2026010811".to_owned());
+        doc.watch = Some("20260208".to_owned());
         let one = doc.encode(1);
         assert_eq!(Document::decode_meta("n", &one, "x").unwrap(), doc);
         let mut again = Document::decode_meta("n", &one, "x").unwrap();
         assert_ne!(again.encode(1), one);
         let mut same = Document { epoch: 0, ..doc.clone() };
         assert_ne!(same.encode(2), one);
+    }
+
+    /// Key `k`, token 3, released; written before keys were forgotten.
+    #[test]
+    fn a_record_of_an_older_version_is_read() {
+        let body = b"\x08\x06\x11\x09\0\0\0\0\0\0\0\x1a\x01k\x20\x03\x42\x0a2026010811\x58\x01";
+        let doc = Document::decode_meta("n", body, "x").unwrap();
+        let Content::Lease(key, record) = &doc.content else { panic!() };
+        assert_eq!((key.to_string().as_str(), record.token.0, doc.epoch), ("n/k", 3, 6));
+        assert_eq!((record.ended_ms, doc.watch), (0, None));
     }
 
     #[test]

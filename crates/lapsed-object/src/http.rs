@@ -54,6 +54,11 @@ impl MeteredTransport {
         Arc::new(MeteredTransport { service, meter, clock, bucket: bucket.to_owned() })
     }
 
+    /// What carries the requests.
+    pub(crate) fn service(&self) -> Arc<dyn HttpService> {
+        self.service.clone()
+    }
+
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
     }

@@ -3,11 +3,13 @@
 //! Layout: `<namespace>/meta/<key>.pb` is the truth about a key, `.txn-decisions/m/<txn>` about a
 //! transaction; `<namespace>/.lease-index/<bucket>/<key>` and `.txn-decisions/e/<bucket>/<txn>` say where a
 //! sweep should look when the bucket's time is over. An entry is written before what it points to (D2),
-//! and an entry of a bucket that is not over is never deleted.
+//! and an entry of a bucket that is not over is never deleted. `.lapsed/token-floor` is what no token of
+//! a new record is below ([`forget`]).
 
 mod cache;
 mod change;
 mod decisions;
+mod forget;
 mod reclaim;
 mod reconcile;
 mod restore;
@@ -21,8 +23,8 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use lapsed_core::leases::rules::{ClockReading, StagedState};
 use lapsed_core::leases::{
-    AcquireRequest, Acquired, Decision, DecisionInfo, Fenced, Grant, LeaseInfo, LeaseKey,
-    LeaseState, LeaseTicket, LeasesStore, Namespace, Subject, WithCleared,
+    AcquireRequest, Acquired, Decision, DecisionInfo, FORGET_AFTER_MS, Fenced, Grant, LeaseInfo,
+    LeaseKey, LeaseState, LeaseTicket, LeasesStore, Namespace, Subject, WithCleared,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
@@ -34,6 +36,7 @@ use crate::objects::ListRequest;
 use crate::system_context::{Found, SystemContext};
 use cache::Cache;
 use change::{Change, ChangeAnswer};
+use forget::{ForgetPlan, KnownFloor};
 use walk::Walks;
 
 /// How many objects are read at the same time.
@@ -49,6 +52,10 @@ pub struct LeasesLayout {
     pub remembered: usize,
     /// How many requests one pass may cost. `None`: only what the pass may do limits it.
     pub requests_per_pass: Option<u64>,
+    /// How long the record of a key that nobody uses is kept. `None`: for ever.
+    pub forget_after: Option<Duration>,
+    /// How long a pass rests between two entries.
+    pub entry_delay: Duration,
     /// How long a batch of reclaims may take from its intention to its end, before others settle it.
     pub log_patience: Duration,
 }
@@ -59,6 +66,8 @@ impl Default for LeasesLayout {
             bucket: Duration::from_secs(3_600),
             remembered: 10_000,
             requests_per_pass: None,
+            forget_after: Some(Duration::from_millis(FORGET_AFTER_MS)),
+            entry_delay: Duration::ZERO,
             log_patience: crate::store::LOG_PATIENCE,
         }
     }
@@ -67,6 +76,8 @@ impl Default for LeasesLayout {
 /// The leases of one system.
 pub struct ObjectLeases {
     context: Arc<SystemContext>,
+    /// The same store, for comparing the index: with a budget of its own.
+    reconciling: Arc<SystemContext>,
     log: Arc<Log>,
     id: SystemId,
     width: BucketWidth,
@@ -77,11 +88,17 @@ pub struct ObjectLeases {
     requests_per_pass: Option<u64>,
     pass_budget: sweep::PassBudget,
     entries_deleted: std::sync::atomic::AtomicU64,
+    forget: Option<ForgetPlan>,
+    floor: KnownFloor,
+    forgotten: std::sync::atomic::AtomicU64,
+    entry_delay: Duration,
+    /// The most entries of one log object: with the rests between them it is open only for a while.
+    logged_max: usize,
 }
 
 impl ObjectLeases {
     pub(crate) fn new(
-        context: Arc<SystemContext>,
+        (context, reconciling): (Arc<SystemContext>, Arc<SystemContext>),
         log: Arc<Log>,
         id: SystemId,
         layout: LeasesLayout,
@@ -92,6 +109,7 @@ impl ObjectLeases {
         }
         Ok(ObjectLeases {
             context,
+            reconciling,
             log,
             id,
             width,
@@ -102,6 +120,11 @@ impl ObjectLeases {
             requests_per_pass: layout.requests_per_pass,
             pass_budget: Default::default(),
             entries_deleted: Default::default(),
+            forget: layout.forget_after.map(ForgetPlan::new),
+            floor: KnownFloor::default(),
+            forgotten: Default::default(),
+            entry_delay: layout.entry_delay,
+            logged_max: reclaim::logged_max(layout.entry_delay, layout.log_patience),
         })
     }
 
@@ -141,9 +164,17 @@ pub(crate) async fn run_bounded<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
     futures::stream::iter(calls).buffered(AT_ONCE).collect().await
 }
 
+impl ObjectLeases {
+    /// The same for the entries of a pass: one after the other, if the pass is to rest between them.
+    pub(crate) async fn run_entries<F: Future>(&self, calls: Vec<F>) -> Vec<F::Output> {
+        let at_once = if self.entry_delay.is_zero() { AT_ONCE } else { 1 };
+        futures::stream::iter(calls).buffered(at_once).collect().await
+    }
+}
+
 fn described(content: Content, at: &ClockReading) -> Option<LeaseInfo> {
     match content {
-        // A record that never saw a token is one whose making was forestalled.
+        // A record without a token: nobody has held the key since it was made.
         Content::Lease(key, record) if record.token.0 > 0 => Some(LeaseInfo::new(&key, record, at)),
         Content::Lease(..) | Content::Decision(..) => None,
     }
@@ -275,6 +306,10 @@ impl LeasesStore for ObjectLeases {
         self.look_at_decision(txn).await
     }
 
+    fn keys_forgotten(&self) -> u64 {
+        self.forgotten.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     async fn restore(&self, seq: u64) -> Result<Restored> {
         self.restore_receipt(seq).await
     }
@@ -299,7 +334,10 @@ impl ObjectLeases {
     ) -> Result<()> {
         let Some(deadline_ms) = doc.deadline_ms() else { return Ok(()) };
         let bucket = self.bucket(deadline_ms);
-        if doc.bucket.as_ref() != Some(&bucket) {
+        // An empty record was made with an entry, a moment ago. It is not worth a second one that the
+        // deadline has come to lie in the next bucket meanwhile: a sweep files it there.
+        let is_filed = doc.epoch == 1 && doc.bucket.is_some();
+        if !is_filed && doc.bucket.as_ref() != Some(&bucket) {
             self.context.write_entry(subject, &bucket).await?;
             doc.bucket = Some(bucket);
         }

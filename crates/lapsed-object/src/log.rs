@@ -300,6 +300,15 @@ impl Log {
         Ok(receipts)
     }
 
+    /// Whether that log object, and so every one before it, is final.
+    pub(crate) async fn is_final(&self, number: u64) -> Result<bool> {
+        let known = *self.head.lock().await;
+        if number == 0 || known.is_some_and(|head| head.number >= number) {
+            return Ok(true);
+        }
+        Ok(self.newest_including_others().await?.number >= number)
+    }
+
     fn note(&self, id: &BatchId, number: u64) {
         const KEPT: usize = 1_000;
         let mut tried = self.tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -69,6 +69,13 @@ impl BucketWidth {
         )))
     }
 
+    /// The width of the buckets in which records wait to be forgotten: wide, so that there are few,
+    /// and not wider than half of the time that they wait, or a second.
+    pub(crate) fn of_watches(wait: std::time::Duration) -> Self {
+        let fits = |seconds: &u64| seconds * 2 <= wait.as_secs();
+        BucketWidth([86_400, 3_600, 60].into_iter().find(fits).unwrap_or(1))
+    }
+
     /// The bucket of a time: when it begins, in UTC, as long as it must be to tell it from the next.
     pub(crate) fn bucket(self, at_ms: u64) -> String {
         let begin = (at_ms / 1_000 / self.0 * self.0) as i64;
@@ -157,6 +164,11 @@ impl ObjectPaths {
     /// The marker of a transaction.
     pub(crate) fn marker(&self, name: &str) -> String {
         format!("{}{DECISIONS}/m/{name}", self.prefix)
+    }
+
+    /// The token that no new record starts below, for all systems below the prefix.
+    pub(crate) fn token_floor(&self) -> String {
+        format!("{}.lapsed/token-floor", self.prefix)
     }
 
     /// Where lapsed keeps its own of a system.

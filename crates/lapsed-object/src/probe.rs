@@ -83,7 +83,17 @@ pub(crate) async fn run(context: &SystemContext) -> Result<ProbeReport> {
     report.note("a listing shows what was just written", true, probe.list().await?);
     report.note(DELETE_IF, false, probe.delete().await?);
     probe.tidy().await;
+    // Already known, if a sweep was faster: the server has not changed since.
+    let _ = context.deletes_if.set(report.deletes_under_condition());
     Ok(report)
+}
+
+/// Tries only whether an object is deleted under a condition.
+pub(crate) async fn deletes_under_condition(context: &SystemContext) -> Result<bool> {
+    let probe = Probe { context, place: context.paths.probe(context.nonce()) };
+    let found = probe.delete().await?;
+    probe.tidy().await;
+    Ok(found.is_ok())
 }
 
 enum Race {

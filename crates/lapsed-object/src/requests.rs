@@ -72,6 +72,16 @@ impl RequestCounts {
         self.by_kind.values().sum()
     }
 
+    /// The sums of both, kind by kind.
+    pub(crate) fn and(mut self, other: RequestCounts) -> RequestCounts {
+        for (kind, count) in other.by_kind {
+            *self.by_kind.entry(kind).or_default() += count;
+        }
+        self.throttled += other.throttled;
+        self.withheld += other.withheld;
+        self
+    }
+
     pub fn of(&self, kind: RequestKind) -> u64 {
         self.by_kind.get(&kind).copied().unwrap_or_default()
     }

@@ -11,14 +11,15 @@ use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
+use lapsed_core::upkeep::{ReconcileState, UpkeepStore};
 use lapsed_core::{Error, Result, SystemId};
 use object_store::client::HttpService;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Offset, StoreClock};
-use crate::config::{ObjectConfig, Provider};
+use crate::config::{ObjectConfig, Provider, RequestSigning};
 use crate::http::MeteredTransport;
 use crate::leases::{LeasesLayout, ObjectLeases};
 use crate::log::Log;
@@ -39,8 +40,11 @@ pub struct ObjectStore {
     pub(crate) context: Arc<SystemContext>,
     transport: Arc<MeteredTransport>,
     config: ObjectConfig,
+    signing: RequestSigning,
     provider: Provider,
     logs: Mutex<HashMap<SystemId, Arc<Log>>>,
+    /// What comparing indexes sends, each with its own budget.
+    reconciling: Mutex<Vec<Arc<MeteredTransport>>>,
     probed: tokio::sync::OnceCell<ProbeReport>,
 }
 
@@ -50,7 +54,8 @@ impl ObjectStore {
         Self::start(config, clock, None)
     }
 
-    /// The same, with something else in place of the network: what a simulation brings.
+    /// The same, with something else in place of the network: what a simulation brings. Requests to S3 are
+    /// not signed, because nobody would check it.
     pub fn open_over(
         config: ObjectConfig,
         clock: Arc<dyn Clock>,
@@ -68,6 +73,10 @@ impl ObjectStore {
         let place = config.place()?;
         let time = Arc::new(StoreClock::new(clock.clone()));
         let meter = Meter::new(clock.clone(), config.requests_per_hour);
+        let signing = match service {
+            Some(_) => RequestSigning::Omitted,
+            None => RequestSigning::Required,
+        };
         let transport = match service {
             Some(service) => MeteredTransport::over(service, meter, time.clone(), place.bucket),
             None => MeteredTransport::new(
@@ -78,21 +87,32 @@ impl ObjectStore {
                 config.timeout,
             )?,
         };
-        let client = config.client(&transport)?;
-        let lists_after = place.provider != Provider::Azure;
-        let objects = Objects::new(
-            &config.name,
-            place.bucket,
-            client,
-            transport.clone(),
-            clock.clone(),
-            lists_after,
-        );
-        let paths = ObjectPaths::new(place.prefix);
         let provider = place.provider;
-        let context = Arc::new(SystemContext { objects, paths, time, clock });
-        let (logs, probed) = Default::default();
-        Ok(Arc::new(ObjectStore { context, transport, config, provider, logs, probed }))
+        let context = context(&config, &transport, signing, time, clock)?;
+        let (logs, reconciling, probed) = Default::default();
+        Ok(Arc::new(ObjectStore {
+            context,
+            transport,
+            config,
+            signing,
+            provider,
+            logs,
+            reconciling,
+            probed,
+        }))
+    }
+
+    /// The same objects by way of another meter: what goes this way is not taken from the budget of
+    /// those that use the leases.
+    fn beside(&self) -> Result<Arc<SystemContext>> {
+        let bucket = self.config.place()?.bucket.to_owned();
+        let (clock, time) = (self.context.clock.clone(), self.context.time.clone());
+        let meter = Meter::new(clock.clone(), self.config.requests_per_hour);
+        let transport =
+            MeteredTransport::over(self.transport.service(), meter, time.clone(), &bucket);
+        let beside = context(&self.config, &transport, self.signing, time, clock)?;
+        self.reconciling.lock().unwrap_or_else(PoisonError::into_inner).push(transport);
+        Ok(beside)
     }
 
     /// What the server really does, tried once a process.
@@ -104,12 +124,14 @@ impl ObjectStore {
     pub fn leases(&self, id: SystemId, layout: LeasesLayout) -> Result<Arc<ObjectLeases>> {
         let log = Arc::new(Log::new(self.context.clone(), id.clone(), layout.log_patience));
         self.logs().insert(id.clone(), log.clone());
-        ObjectLeases::new(self.context.clone(), log, id, layout).map(Arc::new)
+        ObjectLeases::new((self.context.clone(), self.beside()?), log, id, layout).map(Arc::new)
     }
 
     /// What was asked of it so far, by kind.
     pub fn requests(&self) -> RequestCounts {
-        self.transport.meter().counts()
+        let reconciling = self.reconciling.lock().unwrap_or_else(PoisonError::into_inner);
+        let beside = reconciling.iter().map(|transport| transport.meter().counts());
+        beside.fold(self.transport.meter().counts(), RequestCounts::and)
     }
 
     /// How far the store's clock is from this host's; `None`: no answer has told yet.
@@ -225,20 +247,78 @@ impl Store for ObjectStore {
         self.replace(&path, ended).await.map(|_| ())
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
         let path = self.context.paths.system(system, "brake");
-        Ok(self.context.stored::<BrakeSetting>(&path).await?.0.unwrap_or_default())
+        Ok(self.context.stored::<BrakeRecord>(&path).await?.0.unwrap_or_default())
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
         let path = self.context.paths.system(system, "brake");
-        self.context.store(&path, &setting, WriteCondition::Always).await?;
-        Ok(())
+        let (stored, only) = self.context.stored::<BrakeRecord>(&path).await?;
+        if stored.unwrap_or_default().version + 1 != next.version {
+            return Ok(false);
+        }
+        // Whoever replaces the object in between makes the condition fail.
+        self.context.store(&path, next, only).await
     }
 
     fn notes(&self) -> &dyn NoteStore {
         self
     }
+
+    fn upkeep(&self) -> Option<&dyn UpkeepStore> {
+        Some(self)
+    }
+}
+
+/// Two small objects for each system. They are overwritten without a condition: a sign or a position
+/// that is a little too old costs requests, nothing else.
+#[async_trait]
+impl UpkeepStore for ObjectStore {
+    async fn sign_activity(&self, system: &SystemId) -> Result<()> {
+        let now_ms = self.context.clock_reading().await?.granting_ms;
+        let path = self.context.paths.system(system, "activity");
+        self.context.store(&path, &now_ms, WriteCondition::Always).await.map(|_| ())
+    }
+
+    async fn since_activity(&self, system: &SystemId) -> Result<Option<Duration>> {
+        let path = self.context.paths.system(system, "activity");
+        let Some(signed_ms) = self.context.stored::<u64>(&path).await?.0 else { return Ok(None) };
+        let now_ms = self.context.clock_reading().await?.judging_ms;
+        Ok(Some(Duration::from_millis(now_ms.saturating_sub(signed_ms))))
+    }
+
+    async fn reconcile_state(&self, system: &SystemId) -> Result<(Option<ReconcileState>, u64)> {
+        let path = self.context.paths.system(system, "reconcile");
+        let state = self.context.stored::<ReconcileState>(&path).await?.0;
+        Ok((state, self.context.clock_reading().await?.judging_ms))
+    }
+
+    async fn keep_reconcile_state(&self, system: &SystemId, state: &ReconcileState) -> Result<()> {
+        let path = self.context.paths.system(system, "reconcile");
+        self.context.store(&path, state, WriteCondition::Always).await.map(|_| ())
+    }
+}
+
+/// The objects of a store by way of one transport.
+fn context(
+    config: &ObjectConfig,
+    transport: &Arc<MeteredTransport>,
+    signing: RequestSigning,
+    time: Arc<StoreClock>,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<SystemContext>> {
+    let place = config.place()?;
+    let objects = Objects::new(
+        &config.name,
+        place.bucket,
+        config.client(transport, signing)?,
+        transport.clone(),
+        clock.clone(),
+        place.provider != Provider::Azure,
+    );
+    let (paths, deletes_if) = (ObjectPaths::new(place.prefix), Default::default());
+    Ok(Arc::new(SystemContext { objects, paths, time, clock, deletes_if }))
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -18,6 +18,8 @@ pub(crate) struct SystemContext {
     pub(crate) paths: ObjectPaths,
     pub(crate) time: Arc<StoreClock>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Whether the server deletes under a condition, once that was tried.
+    pub(crate) deletes_if: tokio::sync::OnceCell<bool>,
 }
 
 /// An object as it was read or written last, and the condition under which it may be replaced.

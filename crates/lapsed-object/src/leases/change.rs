@@ -17,6 +17,7 @@ use lapsed_core::{Error, Result};
 use super::ObjectLeases;
 use crate::document::{BY_OPERATION, Content, Document, OWED_MAX, OwedReceipt};
 use crate::log::Intent;
+use crate::objects::WriteCondition;
 use crate::system_context::StoredObject;
 
 /// How often a lost race is run again.
@@ -31,6 +32,19 @@ pub(crate) enum Change {
     SetState(LeaseToken, Option<LeaseState>),
     Stage(LeaseToken, Option<StagedState>),
     Describe,
+}
+
+impl Change {
+    /// The token that is presented.
+    fn token(&self) -> Option<LeaseToken> {
+        match self {
+            Change::Renew(token, _)
+            | Change::Release(token)
+            | Change::SetState(token, _)
+            | Change::Stage(token, _) => Some(*token),
+            Change::Acquire(_) | Change::Describe => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -102,10 +116,19 @@ impl ObjectLeases {
         };
         for attempt in 0..TRIES {
             let fresh = remembered.is_none() || self.context.time.now().is_none();
-            let held = match remembered.take().filter(|_| !fresh) {
+            let mut held = match remembered.take().filter(|_| !fresh) {
                 Some(held) => held,
                 None => self.context.load(&Subject::Lease(key.clone())).await?,
             };
+            if let (Change::Acquire(acquire), WriteCondition::IfAbsent) = (change, &held.only) {
+                match self.make_record(key, &held, acquire.ttl_ms).await? {
+                    Some(made) => held = made,
+                    None => {
+                        self.pause(attempt).await;
+                        continue;
+                    }
+                }
+            }
             let sent_ms = self.context.time.mono_ms();
             let (held, judged) = match self.judge(key, held, change).await {
                 Ok(judged) => judged,
@@ -222,7 +245,16 @@ impl ObjectLeases {
             doc.owed
                 .push(OwedReceipt { removed: RemovedLease::Lease(over), judged_ms: at.judging_ms });
         }
-        let answer = apply(key, record, change, decision, &at);
+        let is_new = record.is_new();
+        if is_new && matches!(change, Change::Acquire(_)) {
+            // After the record was seen: nothing of this key is forgotten without deleting it.
+            record.begin_above(self.token_floor().await?);
+        }
+        let mut answer = apply(key, record, change, decision, &at);
+        if let (true, ChangeAnswer::Lost(loss), Some(token)) = (is_new, &mut answer, change.token())
+        {
+            *loss = LeaseRecord::loss_without_record(token, self.token_floor().await?);
+        }
         Ok((held, JudgedChange { answer, doc, cleared, read_again }))
     }
 

@@ -13,6 +13,7 @@ use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, PassMode, Refusal
 use lapsed_core::{Error, Name, Result};
 
 use super::change::intent;
+use super::forget::IdleStep;
 use super::walk::{Entry, ListedSuspect};
 use super::{ObjectLeases, decisions, run_bounded};
 use crate::document::{Content, OwedReceipt};
@@ -22,6 +23,13 @@ use crate::system_context::{Found, StoredObject};
 
 /// The most objects that one log object takes: each may owe as many receipts as an object may.
 const LOGGED_MAX: usize = 50;
+
+/// How many of them, if a pass rests between two: a quarter of the time for which the log object may
+/// be open.
+pub(crate) fn logged_max(entry_delay: Duration, patience: Duration) -> usize {
+    let rests = (patience / 4).as_micros().checked_div(entry_delay.as_micros());
+    rests.map_or(LOGGED_MAX, |rests| rests.clamp(1, LOGGED_MAX as u128) as usize)
+}
 
 /// An object store is not held by anybody: batches need not shrink.
 const HELD: Duration = Duration::from_micros(1);
@@ -37,6 +45,8 @@ enum Verdict {
     Moved,
     /// Nobody holds it any more.
     Free,
+    /// Nobody has used it for so long that it is forgotten.
+    Forget,
     /// The entry points to nothing.
     Missing,
     /// What it points to cannot be read.
@@ -54,6 +64,8 @@ struct ReclaimPlan {
     next: Option<StoredObject>,
     /// What is to be logged with it.
     intent: Option<Intent>,
+    /// The bucket in which it is to be filed, so that it is forgotten in time.
+    watch: Option<String>,
 }
 
 /// The result of a plan's write.
@@ -78,7 +90,7 @@ impl ObjectLeases {
         }
         let mut known = BTreeSet::new();
         let mut outcomes = Vec::with_capacity(batch.suspects.len());
-        for chunk in batch.suspects.chunks(LOGGED_MAX) {
+        for chunk in batch.suspects.chunks(self.logged_max) {
             let mut plans = Vec::with_capacity(chunk.len());
             for suspect in chunk {
                 let duplicate = !known.insert(suspect.key.clone());
@@ -109,6 +121,7 @@ impl ObjectLeases {
             held: None,
             next: None,
             intent: None,
+            watch: None,
         };
         if duplicate {
             return Ok(plan);
@@ -193,6 +206,20 @@ impl ObjectLeases {
             // Whoever read it before and is about to lease it counts on an entry that goes now.
             next.doc.bucket = None;
         }
+        if let (Verdict::Over | Verdict::Free, PassMode::Reclaim) = (plan.verdict, batch.act)
+            && let Some(forget) = self.forget_plan().await?
+        {
+            match self.idle_step(&forget, &mut next.doc, &at) {
+                IdleStep::Leave => {}
+                IdleStep::Watch(bucket) => plan.watch = Some(bucket),
+                IdleStep::Forget if plan.verdict == Verdict::Free => {
+                    plan.verdict = Verdict::Forget;
+                    plan.held = Some(held);
+                    return Ok(());
+                }
+                IdleStep::Forget => {}
+            }
+        }
         let mut paid = intent(&held.doc);
         if let Some(debt) = own {
             paid.debts.push((debt, batch.id.sweeper.to_string(), batch.id.number));
@@ -235,23 +262,37 @@ impl ObjectLeases {
     }
 
     async fn carry_out(&self, id: &BatchId, plans: Vec<ReclaimPlan>) -> Result<Vec<Outcome>> {
+        // Before anything of them is deleted, and before the log is open to anybody's waiting.
+        let forgotten = plans.iter().filter(|plan| plan.verdict == Verdict::Forget);
+        self.raise_floor(forgotten.filter_map(ReclaimPlan::token).max().unwrap_or(0)).await?;
         let intents: Vec<Intent> = plans.iter().filter_map(|plan| plan.intent.clone()).collect();
         let opened = match intents.is_empty() {
             true => None,
             false => Some(self.log.open(id, &intents).await?),
         };
         let number = opened.as_ref().map(OpenLogObject::number);
-        let writes = plans.iter().map(|plan| self.write_plan(plan, number)).collect();
-        let changes: Vec<WriteResult> = run_bounded(writes).await;
+        let writes = plans.iter().enumerate().map(|(at, plan)| async move {
+            if at > 0 && !self.entry_delay.is_zero() {
+                self.context.clock.sleep(self.entry_delay).await;
+            }
+            self.write_plan(plan, number).await
+        });
+        let changes: Vec<WriteResult> = self.run_entries(writes.collect()).await;
         let receipts = self.finish_log(id, opened, &plans, &changes).await?;
         let finished = plans.into_iter().zip(changes);
         let ends = finished.map(|(plan, change)| self.conclude(plan, change, &receipts)).collect();
-        Ok(run_bounded(ends).await)
+        Ok(self.run_entries(ends).await)
     }
 
     async fn write_plan(&self, plan: &ReclaimPlan, number: Option<u64>) -> WriteResult {
         let (Some(held), Some(next)) = (&plan.held, &plan.next) else { return WriteResult::None };
         let mut doc = next.doc.clone();
+        // Before the record that says so.
+        if let Some(bucket) = &plan.watch
+            && let Err(error) = self.context.write_entry(&doc.subject(), bucket).await
+        {
+            return WriteResult::Doubt(error);
+        }
         if let (Some(_), Some(number)) = (&plan.intent, number) {
             doc.logged_in = number;
         }
@@ -352,6 +393,12 @@ impl ObjectLeases {
                 Some(deadline_ms) => self.move_entry(plan, deadline_ms).await,
                 None => Ok(()),
             },
+            Verdict::Forget => match &plan.held {
+                Some(held) if self.forget_record(held).await? => {
+                    self.delete_entries(plan, None).await
+                }
+                _ => Ok(()),
+            },
             Verdict::Over | Verdict::Free | Verdict::Missing => {
                 if let Some(held) = now.filter(Self::is_empty_marker)
                     && !self.delete_marker(&held).await?
@@ -402,6 +449,16 @@ impl ObjectLeases {
     }
 }
 
+impl ReclaimPlan {
+    /// The newest token of the record.
+    fn token(&self) -> Option<u64> {
+        match &self.held.as_ref()?.doc.content {
+            Content::Lease(_, record) => Some(record.token.0),
+            Content::Decision(..) => None,
+        }
+    }
+}
+
 impl Verdict {
     /// What a dry run says; and a real one, but for what is over.
     fn preview(self) -> Outcome {
@@ -410,7 +467,9 @@ impl Verdict {
             Verdict::Alive => Outcome::Refused(Refusal::Alive),
             Verdict::Moved => Outcome::Refused(Refusal::Moved),
             Verdict::Unreadable => Outcome::Refused(Refusal::Unreadable),
-            Verdict::Free | Verdict::Missing | Verdict::Duplicate => Outcome::Gone,
+            Verdict::Free | Verdict::Forget | Verdict::Missing | Verdict::Duplicate => {
+                Outcome::Gone
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Making the index agree with the records: a lease that no entry points to is given one.
 //!
 //! Records are listed page by page and read one by one; nothing is built aside. Entries that point to
-//! nothing are not looked for here: a sweep finds and removes them when their bucket is over.
+//! nothing are not looked for here: a sweep finds and removes them when their bucket is over. Its
+//! requests have a budget of their own, so that it never uses up what acquiring needs.
 
 use async_trait::async_trait;
 use lapsed_core::Result;
@@ -39,7 +40,7 @@ impl Reconcile for ObjectLeases {
                 limit,
                 ..ListRequest::default()
             };
-            let listing = self.context.objects.list(request).await?;
+            let listing = self.reconciling.objects.list(request).await?;
             if let Some(last) = listing.names.last().cloned() {
                 let mut page = self.compare_all(&place, listing.names, act).await?;
                 page.next = Some(Cursor(Some(format!("{place}\0{last}"))));
@@ -61,7 +62,7 @@ impl Reconcile for ObjectLeases {
             loop {
                 let request =
                     ListRequest { prefix: &prefix, token, limit: 1_000, ..ListRequest::default() };
-                let listing = self.context.objects.list(request).await?;
+                let listing = self.reconciling.objects.list(request).await?;
                 count += listing.names.len() as u64;
                 token = listing.token;
                 if token.is_none() {
@@ -71,6 +72,10 @@ impl Reconcile for ObjectLeases {
             place = self.next_place(Some(&namespace)).await?;
         }
         Ok(count)
+    }
+
+    fn requests_sent(&self) -> u64 {
+        self.reconciling.objects.sent()
     }
 
     /// Each object is read, and its entry looked for; the pages come on top.
@@ -84,8 +89,8 @@ impl ObjectLeases {
     /// Where the objects of a namespace are, or the markers.
     fn objects_of(&self, place: &str) -> String {
         match place {
-            DECISIONS => self.context.paths.marker(""),
-            namespace => self.context.paths.metas(namespace),
+            DECISIONS => self.reconciling.paths.marker(""),
+            namespace => self.reconciling.paths.metas(namespace),
         }
     }
 
@@ -99,13 +104,13 @@ impl ObjectLeases {
         let mut token = None;
         loop {
             let request = ListRequest {
-                prefix: self.context.paths.root(),
+                prefix: self.reconciling.paths.root(),
                 flat: true,
                 after,
                 token,
                 limit: 1_000,
             };
-            let listing = self.context.objects.list(request).await?;
+            let listing = self.reconciling.objects.list(request).await?;
             let mut found = listing.folders.into_iter().filter(|name| namespace(name).is_some());
             if let Some(next) = found.next() {
                 return Ok(Some(next));
@@ -137,32 +142,37 @@ impl ObjectLeases {
     async fn compare(&self, place: &str, name: String, act: PassMode) -> Result<Comparison> {
         let path = format!("{}{name}", self.objects_of(place));
         let namespace = Some(place).filter(|place| *place != DECISIONS);
-        let doc = match self.context.find(&path, namespace).await? {
-            Found::Document(held) => held.doc,
+        let held = match self.reconciling.find(&path, namespace).await? {
+            Found::Document(held) => held,
             Found::Nothing => return Ok(Comparison::Left("gone")),
             Found::Unreadable(what) => {
                 tracing::warn!(system = %self.id, what, "left for a person to look at");
                 return Ok(Comparison::Left("unreadable"));
             }
         };
-        let subject = doc.subject();
+        let (doc, subject) = (&held.doc, held.doc.subject());
         // What is owed needs a visit, too: it is filed where it was, or where it would be by now.
         let due_ms = match doc.deadline_ms() {
             Some(deadline_ms) => deadline_ms,
-            None if doc.owed.is_empty() => return Ok(Comparison::Left("free")),
-            None => self.context.clock_reading().await?.judging_ms,
+            None if doc.owed.is_empty() => {
+                if act == PassMode::Reclaim {
+                    self.watch(&self.reconciling, &held).await?;
+                }
+                return Ok(Comparison::Left("free"));
+            }
+            None => self.reconciling.clock_reading().await?.judging_ms,
         };
         let (index, escaped) = index_name(&subject);
         let mut buckets = vec![self.bucket(due_ms)];
         buckets.extend(doc.bucket.clone().filter(|bucket| *bucket != buckets[0]));
         for bucket in &buckets {
-            let entry = self.context.paths.entry(&index, bucket, &escaped);
-            if self.context.objects.get(&entry).await?.is_some() {
+            let entry = self.reconciling.paths.entry(&index, bucket, &escaped);
+            if self.reconciling.objects.get(&entry).await?.is_some() {
                 return Ok(Comparison::Left("indexed"));
             }
         }
         if act == PassMode::Reclaim {
-            self.context.write_entry(&subject, &buckets[0]).await?;
+            self.reconciling.write_entry(&subject, &buckets[0]).await?;
         }
         Ok(Comparison::Missing(IndexChange {
             key: subject.name().to_string(),

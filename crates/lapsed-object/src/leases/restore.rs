@@ -61,6 +61,9 @@ impl ObjectLeases {
             if record.lease.as_ref().is_some_and(|lease| lease.request.as_ref() == Some(&request)) {
                 return Ok(done(receipt, record.token.0));
             }
+            if record.is_new() {
+                return refused("the key is forgotten, because nobody has used it for long");
+            }
             if record.lease.is_some() || record.token != cleared.token {
                 return refused("somebody has held it since");
             }

@@ -9,13 +9,13 @@ use lapsed_core::leases::{DECISIONS, Subject, TTL_MS};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
-    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
-    TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::{Error, Name, Result, SystemId};
 
+use super::ObjectLeases;
 use super::walk::{Entry, ListedSuspect};
-use super::{ObjectLeases, run_bounded};
 use crate::names::unescape;
 use crate::system_context::{Found, index_name};
 
@@ -39,7 +39,7 @@ impl Sweep for ObjectLeases {
     }
 
     /// A pass begins here, and so does its budget. There is no count to be had without looking at all.
-    async fn survey(&self) -> Result<Option<Census>> {
+    async fn survey(&self, _act: PassMode) -> Result<Option<Census>> {
         self.pass_budget.began.store(self.context.objects.sent(), Ordering::Relaxed);
         Ok(None)
     }
@@ -62,7 +62,7 @@ impl Sweep for ObjectLeases {
             entries.push(entry);
         }
         let looks = entries.iter().map(|entry| self.target(entry)).collect();
-        let found: Result<Vec<Found>> = run_bounded(looks).await.into_iter().collect();
+        let found: Result<Vec<Found>> = self.run_entries(looks).await.into_iter().collect();
         let found = entries.into_iter().zip(found?).collect();
         let page = self.suspect_page(found, walk.is_over());
         if let Some(last) = page.suspects.last() {

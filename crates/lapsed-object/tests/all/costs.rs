@@ -44,11 +44,12 @@ async fn acquire(leases: &dyn LeasesStore, key: &LeaseKey, ttl: Duration) -> Lea
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(1);
 
-async fn a_cycle_costs_four_requests_at_first_and_two_when_warm(engine: ObjectEngine) {
+async fn a_cycle_costs_six_requests_at_first_and_two_when_warm(engine: ObjectEngine) {
     let site = site(engine, &prefix(), wide());
     let k = key("k");
     let ticket = acquire(&*site.leases, &k, LONG).await;
-    assert_eq!(site.asked(), ["GET", "PUT", "PUT"], "read, index, record");
+    let asked = ["GET", "PUT", "PUT", "GET", "PUT"];
+    assert_eq!(site.asked(), asked, "read, index and empty record, token floor, record");
     done(site.leases.release(&ticket).await.unwrap().answer);
     assert_eq!(site.asked(), ["PUT"]);
     for _ in 0..3 {
@@ -59,18 +60,18 @@ async fn a_cycle_costs_four_requests_at_first_and_two_when_warm(engine: ObjectEn
         assert_eq!(site.asked(), ["PUT"; 4], "one each: acquire, renew, set state, release");
     }
     let counts = site.store.requests();
-    assert_eq!((counts.of(RequestKind::Get), counts.of(RequestKind::Put)), (1, 15));
-    assert_eq!(counts.total(), 16);
+    assert_eq!((counts.of(RequestKind::Get), counts.of(RequestKind::Put)), (2, 16));
+    assert_eq!(counts.total(), 18);
 }
 
 #[tokio::test]
 async fn a_cycle_on_s3() {
-    a_cycle_costs_four_requests_at_first_and_two_when_warm(ObjectEngine::Seaweed).await;
+    a_cycle_costs_six_requests_at_first_and_two_when_warm(ObjectEngine::Seaweed).await;
 }
 
 #[tokio::test]
 async fn a_cycle_on_azure() {
-    a_cycle_costs_four_requests_at_first_and_two_when_warm(ObjectEngine::Azurite).await;
+    a_cycle_costs_six_requests_at_first_and_two_when_warm(ObjectEngine::Azurite).await;
 }
 
 /// Met by somebody who has never seen the key: what is over costs no more than what is free.
@@ -119,10 +120,14 @@ async fn an_acquire_of_a_held_lease_costs_one_read() {
     }
 }
 
-/// A hundred dead among as many living: three requests each, and a few for the pages and the log.
+/// A hundred dead among as many living: four requests each, and a few for the pages and the log. The
+/// fourth files the key, so that it is forgotten one day: once for as long as that takes.
 #[tokio::test]
-async fn a_sweep_costs_less_than_four_requests_a_lease() {
-    let site = site(ObjectEngine::Seaweed, &prefix(), layout());
+async fn a_sweep_costs_less_than_five_requests_a_lease() {
+    let forgetting =
+        LeasesLayout { forget_after: LeasesLayout::default().forget_after, ..layout() };
+    let site = site(ObjectEngine::Seaweed, &prefix(), forgetting);
+    site.store.probe().await.unwrap();
     sharpen(&site.store).await;
     let dead: Vec<LeaseKey> = (0..100).map(|n| key(&format!("dead{n}"))).collect();
     let live: Vec<LeaseKey> = (0..100).map(|n| key(&format!("live{n}"))).collect();
@@ -143,13 +148,13 @@ async fn a_sweep_costs_less_than_four_requests_a_lease() {
     let after = site.store.requests();
     let cost = |kind: RequestKind| after.of(kind) - before.of(kind);
     assert_eq!(cost(RequestKind::Delete), 100);
-    assert_eq!(cost(RequestKind::Put), 100 + 2 * 5, "and two log writes a batch");
+    assert_eq!(cost(RequestKind::Put), 200 + 2 * 5, "and two log writes a batch");
     // One each, the brake's setting, and the oldest log object for its retention.
     assert!(cost(RequestKind::Get) <= 100 + 3, "{}", cost(RequestKind::Get));
-    // Namespaces, the buckets of each, a page a bucket that is over.
-    assert!(cost(RequestKind::List) <= 4 + 60, "{}", cost(RequestKind::List));
-    assert!(after.total() - before.total() <= 4 * 100, "{before:?} {after:?}");
-    assert_eq!(site.asked().len() as u64, after.total() - before.total());
+    // The listings are as many as these narrow buckets: as many as the seconds that leasing took.
+    let all = after.total() - before.total();
+    assert!(all - cost(RequestKind::List) < 5 * 100, "{before:?} {after:?}");
+    assert_eq!(site.asked().len() as u64, all);
 }
 
 /// What is over the budget is not sent, and says so.
@@ -157,7 +162,7 @@ async fn a_sweep_costs_less_than_four_requests_a_lease() {
 async fn a_budget_that_is_used_up_is_named() {
     let server = ObjectServer::shared(ObjectEngine::Seaweed);
     let mut config = crate::fixture::config(server, server.port(), &prefix());
-    config.requests_per_hour = 5;
+    config.requests_per_hour = 7;
     let store = crate::fixture::open(config);
     let leases = store.leases(crate::fixture::system(), wide()).unwrap();
     let ticket = acquire(&*leases, &key("k"), LONG).await;
@@ -165,9 +170,9 @@ async fn a_budget_that_is_used_up_is_named() {
     done(leases.renew(&ticket, None).await.unwrap().answer);
     let refused = leases.renew(&ticket, None).await.unwrap_err();
     assert!(matches!(refused, lapsed_core::Error::Throttled { .. }), "{refused}");
-    assert!(refused.to_string().contains("5 requests per hour"), "{refused}");
+    assert!(refused.to_string().contains("7 requests per hour"), "{refused}");
     let counts = store.requests();
-    assert_eq!((counts.total(), counts.withheld), (5, 1));
+    assert_eq!((counts.total(), counts.withheld), (7, 1));
 }
 
 /// A pass that may cost little stops, and the next one goes on.

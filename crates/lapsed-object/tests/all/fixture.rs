@@ -54,9 +54,15 @@ pub fn system() -> SystemId {
     SystemId::new(Kind::Leases, "default").unwrap()
 }
 
-/// Narrow buckets, and little patience with whoever died.
+/// Narrow buckets, and little patience with whoever died. No key is forgotten: what lies in the index is
+/// there for its lease.
 pub fn layout() -> LeasesLayout {
-    LeasesLayout { bucket: BUCKET, log_patience: Duration::from_secs(3), ..LeasesLayout::default() }
+    LeasesLayout {
+        bucket: BUCKET,
+        log_patience: Duration::from_secs(3),
+        forget_after: None,
+        ..LeasesLayout::default()
+    }
 }
 
 /// Leases on a server, below a prefix of their own.
@@ -100,9 +106,13 @@ impl Site {
 
     /// As the suite wants it.
     pub fn fixture(self) -> LeasesFixture {
-        let store = self.store.clone();
+        let (store, opened) = (self.store.clone(), self.store.clone());
         LeasesFixture {
             leases: self.leases.clone(),
+            open_forgetting: Box::new(move |after| {
+                let layout = LeasesLayout { forget_after: Some(after), ..layout() };
+                opened.leases(system(), layout).unwrap()
+            }),
             store: self.store.clone(),
             ttl: TTL,
             coarse: BUCKET,

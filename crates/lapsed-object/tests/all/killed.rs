@@ -151,10 +151,10 @@ async fn a_store_that_goes_away_in_the_middle_leaves_doubt_that_is_settled() {
     assert!(sweeper.is_in_doubt());
     proxy.clear();
     // A store that was away holds the brake for a while.
-    let until_ms = f.now_ms().await + 600_000;
-    f.set_brake(lapsed_core::sweep::brake::BrakeSetting::Release { until_ms }).await;
     let mut reclaimed = 0;
     for _ in 0..10 {
+        let reason = "the store is back".to_owned();
+        f.set_brake(lapsed_core::sweep::brake::BrakeSetting::Override { reason }).await;
         let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         reclaimed += report.reclaimed;
         if report.suspects == 0 && report.errors == 0 {

@@ -352,7 +352,7 @@ async fn receipts_are_pruned_and_numbers_go_on() {
         (f.advance)(Duration::ZERO).await;
         assert_eq!(sweep(&f).await.reclaimed, 1);
     }
-    let retention = Retention { age_ms: u64::MAX / 2, count: 1 };
+    let retention = Retention { age_ms: u64::MAX / 2, count: 1, ..Retention::default() };
     let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
     assert_eq!(site.leases.tidy(limits).await.unwrap().receipts_pruned, 2);
     assert_eq!(names(&site, "/receipts/").len(), 1);

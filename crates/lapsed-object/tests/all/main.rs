@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a panic is a failing test
 
+mod boundary;
 mod contenders;
 mod costs;
 mod faults;
@@ -12,3 +13,4 @@ mod leases;
 mod notes;
 mod probe;
 mod staged;
+mod unanswered_calls;
