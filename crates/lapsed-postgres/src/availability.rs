@@ -75,6 +75,7 @@ impl Postgres {
             return Err(Error::Invalid(format!("{id} is no system that PostgreSQL carries")));
         }
         layout.check()?;
+        self.register_layout(&id, &layout);
         Ok(PostgresTruth {
             postgres: self.clone(),
             system: id.to_string(),
@@ -150,6 +151,10 @@ impl Truth for PostgresTruth {
 
     async fn note_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
         self.note_old_beats(beats, at_ms).await
+    }
+
+    async fn clamp_beats(&self, ids: &[Name]) -> Result<u64> {
+        self.clamp_future_beats(ids).await
     }
 
     async fn available(

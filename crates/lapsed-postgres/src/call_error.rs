@@ -12,11 +12,14 @@ pub(crate) struct CallError {
     pub conflict: bool,
     /// The connection can carry another call, once the transaction is rolled back.
     pub connected: bool,
+    /// The server refused what a row should become (a constraint, a trigger of the application): other rows may be
+    /// changed all the same.
+    pub of_row: bool,
 }
 
 impl From<Error> for CallError {
     fn from(error: Error) -> Self {
-        CallError { error, conflict: false, connected: true }
+        CallError { error, conflict: false, connected: true, of_row: false }
     }
 }
 
@@ -36,7 +39,7 @@ pub(crate) fn call_error(place: &str, call: &str, error: &tokio_postgres::Error)
             place,
             format!("`{call}`: {}; it may have been carried out", error_chain(error)),
         );
-        return CallError { error, conflict: false, connected: false };
+        return CallError { error, conflict: false, connected: false, of_row: false };
     };
     let code = db.code();
     let message = match db.detail() {
@@ -49,12 +52,14 @@ pub(crate) fn call_error(place: &str, call: &str, error: &tokio_postgres::Error)
             .contains(code),
         // FATAL and worse end the connection; a plan that no longer fits is remembered by it.
         connected: matches!(db.severity(), "ERROR") && *code != SqlState::FEATURE_NOT_SUPPORTED,
+        of_row: ["22", "23", "44", "P0"].iter().any(|class| code.code().starts_with(class)),
     }
 }
 
 /// A call that had no answer in time.
 pub(crate) fn timed_out(place: &str, call: &str, ms: u128) -> CallError {
-    CallError { error: Error::timed_out(place, call, ms), conflict: false, connected: false }
+    let error = Error::timed_out(place, call, ms);
+    CallError { error, conflict: false, connected: false, of_row: false }
 }
 
 fn kind(place: &str, call: &str, code: &SqlState, message: &str) -> Error {

@@ -19,11 +19,13 @@ mod receipts;
 mod schema;
 mod services;
 mod tls;
+mod write_probe;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
-use lapsed_core::Result;
 use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::{Result, SystemId};
 
 use crate::own_tables::OwnTables;
 use crate::pool::PostgresPool;
@@ -45,6 +47,8 @@ pub struct Postgres {
 struct Inner {
     pool: PostgresPool,
     own: OwnTables,
+    /// The tables of each system that was opened here.
+    layouts: Mutex<BTreeMap<SystemId, Layout>>,
 }
 
 impl Postgres {
@@ -56,7 +60,8 @@ impl Postgres {
     /// The same with a clock of the caller's, for waiting.
     pub fn with_clock(address: &PostgresAddress, clock: Arc<dyn Clock>) -> Result<Postgres> {
         let pool = PostgresPool::new(address, clock)?;
-        Ok(Postgres { inner: Arc::new(Inner { pool, own: OwnTables::new(&address.prefix) }) })
+        let (own, layouts) = (OwnTables::new(&address.prefix), Mutex::default());
+        Ok(Postgres { inner: Arc::new(Inner { pool, own, layouts }) })
     }
 
     /// How many statements were sent so far.

@@ -119,6 +119,7 @@ impl ChangeListener {
     /// Until there is a connection that listens.
     async fn reconnect(&mut self) {
         let clock = self.pool.clock().clone();
+        let mut is_new = true;
         loop {
             let limit = self.pool.address().connect_timeout + self.pool.address().call_timeout;
             let why = match within(&*clock, limit, connect(&self.pool, self.waiting_max)).await {
@@ -130,7 +131,12 @@ impl ChangeListener {
                 Some(Err(error)) => error_chain(&error),
                 None => "no answer in time".to_owned(),
             };
-            tracing::warn!(store = self.pool.place(), why, "cannot listen; trying again");
+            match std::mem::take(&mut is_new) {
+                true => {
+                    tracing::warn!(store = self.pool.place(), why, "cannot listen; trying again")
+                }
+                false => tracing::debug!(store = self.pool.place(), why, "still cannot listen"),
+            }
             clock.sleep(jittered(&*clock, self.retry, 0.2)).await;
             self.retry = (self.retry * 2).min(RETRY_MOST);
         }

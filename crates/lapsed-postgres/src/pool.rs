@@ -235,6 +235,20 @@ impl Call {
         self.in_time(1, self.client().batch_execute(sql)).await
     }
 
+    /// Begins a part of the transaction that can be undone by itself.
+    pub async fn savepoint(&self) -> CallResult<()> {
+        self.batch("SAVEPOINT part").await
+    }
+
+    /// Ends the part that was begun last; after a failure it is undone.
+    pub async fn end_savepoint<T>(&self, outcome: &CallResult<T>) -> CallResult<()> {
+        self.batch(match outcome {
+            Ok(_) => "RELEASE SAVEPOINT part",
+            Err(_) => "ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part",
+        })
+        .await
+    }
+
     /// Commits or rolls back a transaction, as its steps decided.
     pub async fn finish<T>(self, outcome: CallResult<TransactionEnd<T>>) -> CallResult<T> {
         match outcome {

@@ -5,7 +5,7 @@ use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Postgres;
@@ -92,25 +92,36 @@ impl Store for Postgres {
         self.pool().query("resign", &sql, &[&system, &term]).await.map(|_| ())
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
         let sql = format!("SELECT brake::text FROM {} WHERE system = $1", self.own().settings);
         let rows = self.pool().query("brake", &sql, &[&system.to_string()]).await?;
         let Some(text) = rows.first().and_then(|row| row.get::<_, Option<&str>>(0)) else {
-            return Ok(BrakeSetting::Auto);
+            return Ok(BrakeRecord::default());
         };
         serde_json::from_str(text)
             .map_err(|error| unexpected_answer(self.pool().place(), "brake", error))
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
-        let sql = format!(
-            "INSERT INTO {} (system, brake) VALUES ($1, $2::text::jsonb) \
-             ON CONFLICT (system) DO UPDATE SET brake = EXCLUDED.brake",
-            self.own().settings
-        );
-        let text = serde_json::to_string(&setting)
-            .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
-        self.pool().query("set brake", &sql, &[&system.to_string(), &text]).await.map(|_| ())
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
+        let settings = &self.own().settings;
+        // The row's lock orders two swaps; the second one sees the version that the first wrote.
+        let is_expected = "coalesce((t.brake->>'version')::bigint, 0) = $3";
+        let sql = match next.version {
+            1 => format!(
+                "INSERT INTO {settings} AS t (system, brake) VALUES ($1, $2::text::jsonb) \
+                 ON CONFLICT (system) DO UPDATE SET brake = EXCLUDED.brake WHERE {is_expected} \
+                 RETURNING 1"
+            ),
+            _ => format!(
+                "UPDATE {settings} AS t SET brake = $2::text::jsonb \
+                 WHERE system = $1 AND {is_expected} RETURNING 1"
+            ),
+        };
+        let text = serde_json::to_string(next)
+            .map_err(|error| Error::Invalid(format!("the brake's record: {error}")))?;
+        let (system, expected) = (system.to_string(), to_i64(next.version.saturating_sub(1)));
+        let rows = self.pool().query("brake", &sql, &[&system, &text, &expected]).await?;
+        Ok(!rows.is_empty())
     }
 
     fn notes(&self) -> &dyn NoteStore {

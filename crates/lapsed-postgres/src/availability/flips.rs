@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::future::BoxFuture;
 use lapsed_availability::{Flip, Flipped, ProviderState};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
@@ -33,6 +34,14 @@ enum Verdict {
     /// The provider has beaten recently; the mirror did not see it.
     FreshBeat,
     Moved,
+}
+
+/// In how many pieces a batch is carried out within its transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pieces {
+    One,
+    /// So many that only rows which the server refuses are left out.
+    AsNeeded,
 }
 
 impl TableNames {
@@ -80,6 +89,23 @@ impl PostgresTruth {
         if flips.is_empty() {
             return Ok(Vec::new());
         }
+        // In one piece first, which takes the fewest statements. A row that the server refuses undoes all of it.
+        match self.flip_all(batch, flips, stale_ms, Pieces::One).await {
+            Err(failure) if failure.of_row => {
+                self.flip_all(batch, flips, stale_ms, Pieces::AsNeeded).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Carries out the batch in one transaction.
+    async fn flip_all(
+        &self,
+        batch: &Batch,
+        flips: &[Flip],
+        stale_ms: u64,
+        pieces: Pieces,
+    ) -> CallResult<Vec<Flipped>> {
         self.names().await?;
         let own = self.postgres.own();
         let (system, sweeper, number) = receipts::batch_key(&self.id, &batch.id);
@@ -88,7 +114,7 @@ impl PostgresTruth {
             self.pool().begin("set the silent offline", &receipts::note_batch(own), params).await?;
         let flipped = match noted.is_empty() {
             true => self.answer_repeated_batch(&call, batch, flips).await,
-            false => self.flip_in(&call, batch, flips, stale_ms).await,
+            false => self.flip_in(&call, batch, flips, stale_ms, pieces).await,
         };
         call.finish(flipped).await
     }
@@ -136,12 +162,65 @@ impl PostgresTruth {
         batch: &Batch,
         flips: &[Flip],
         stale_ms: u64,
+        pieces: Pieces,
     ) -> CallResult<TransactionEnd<Vec<Flipped>>> {
         if let Some(term) = batch.term
             && !self.holds_term(call, term).await?
         {
             return self.refuse_all(call, flips, Refusal::NotLeader).await;
         }
+        let flipped = match pieces {
+            Pieces::One => self.flip_piece(call, batch, flips, stale_ms).await?,
+            Pieces::AsNeeded => self.flip_halves(call, batch, flips, stale_ms).await?,
+        };
+        Ok(match batch.act {
+            PassMode::Reclaim => TransactionEnd::Commit(flipped),
+            PassMode::DryRun => TransactionEnd::Rollback(flipped),
+        })
+    }
+
+    /// Carries out what the server accepts. What it refuses is undone and divided, until the rows that it does not
+    /// accept are found: those are left for the next pass.
+    fn flip_halves<'a>(
+        &'a self,
+        call: &'a Call,
+        batch: &'a Batch,
+        flips: &'a [Flip],
+        stale_ms: u64,
+    ) -> BoxFuture<'a, CallResult<Vec<Flipped>>> {
+        Box::pin(async move {
+            call.savepoint().await?;
+            let tried = self.flip_piece(call, batch, flips, stale_ms).await;
+            let failure = match tried {
+                Err(failure) if !failure.of_row => return Err(failure),
+                tried => {
+                    call.end_savepoint(&tried).await?;
+                    match tried {
+                        Ok(flipped) => return Ok(flipped),
+                        Err(failure) => failure,
+                    }
+                }
+            };
+            if let [flip] = flips {
+                tracing::error!(system = self.system, provider = %flip.id, error = %failure.error,
+                    "a silent provider cannot be set offline; the next pass tries again");
+                let state = self.states_in(call, std::slice::from_ref(&flip.id)).await?.pop();
+                return Ok(vec![Flipped::Left(Refusal::NotTaken, state)]);
+            }
+            let (first, second) = flips.split_at(flips.len() / 2);
+            let mut flipped = self.flip_halves(call, batch, first, stale_ms).await?;
+            flipped.extend(self.flip_halves(call, batch, second, stale_ms).await?);
+            Ok(flipped)
+        })
+    }
+
+    async fn flip_piece(
+        &self,
+        call: &Call,
+        batch: &Batch,
+        flips: &[Flip],
+        stale_ms: u64,
+    ) -> CallResult<Vec<Flipped>> {
         let locked = self.lock(call, flips.iter().map(|flip| (&flip.id, 0))).await?;
         let judged = self.judge(call, &locked, flips, stale_ms).await?;
         let toggled: BTreeSet<&Name> = judged
@@ -152,11 +231,7 @@ impl PostgresTruth {
         let toggled: Vec<&Name> = toggled.into_iter().collect();
         let mut states = self.conclude(call, &locked, &toggled).await?;
         let receipts = self.write_receipts(call, batch, flips, stale_ms, &judged, &locked).await?;
-        let flipped = answers(flips, &judged, receipts, &mut states);
-        Ok(match batch.act {
-            PassMode::Reclaim => TransactionEnd::Commit(flipped),
-            PassMode::DryRun => TransactionEnd::Rollback(flipped),
-        })
+        Ok(answers(flips, &judged, receipts, &mut states))
     }
 
     /// Whether that term holds, and goes on until this is committed; where no term was ever kept here,

@@ -228,6 +228,24 @@ impl PostgresTruth {
         Ok(ids.iter().map(of).collect())
     }
 
+    /// One statement: a row that somebody else is changing is judged as that change leaves it.
+    pub(super) async fn clamp_future_beats(&self, ids: &[Name]) -> Result<u64> {
+        let names = self.names().await?;
+        let TableNames { status, s_provider, s_beat, s_touch, .. } = names;
+        let asked = ids.iter().filter(|id| names.status_provider.accepts(id));
+        let asked: Vec<&str> = asked.map(Name::as_str).collect();
+        let sql = format!(
+            "WITH held AS MATERIALIZED (SELECT s.{s_provider} AS id FROM {status} s \
+             WHERE s.{s_provider} = ANY({ids}) AND s.{s_beat} > clock_timestamp() \
+             ORDER BY s.{s_provider} FOR NO KEY UPDATE), \
+             clamped AS (UPDATE {status} s SET {s_beat} = clock_timestamp(){s_touch} \
+             FROM held WHERE s.{s_provider} = held.id AND s.{s_beat} > clock_timestamp() RETURNING 1) \
+             SELECT count(*) FROM clamped",
+            ids = names.status_provider.many(1)
+        );
+        Ok(to_u64(self.pool().query_one("clamp beats", &sql, &[&asked]).await?.get(0)))
+    }
+
     pub(super) async fn note_old_beats(&self, beats: &[(Name, u64)], at_ms: u64) -> Result<u64> {
         let names = self.names().await?;
         let mut youngest: BTreeMap<&str, u64> = BTreeMap::new();

@@ -172,7 +172,7 @@ async fn receipts_are_pruned_by_age_and_number_a_bounded_part_at_a_time() {
     let limits = |age_ms, count, rows| TidyLimits {
         rows,
         undeclared_max: None,
-        retention: Retention { age_ms, count },
+        retention: Retention { age_ms, count, ..Retention::default() },
         term: None,
     };
     let hour = 3_600_000;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adopted;
+mod clocks_apart;
 mod conformance;
 mod connection;
 mod differential;

@@ -60,7 +60,7 @@ async fn a_user_with_just_these_can_do_everything() {
     let limits = TidyLimits {
         rows: 10,
         undeclared_max: None,
-        retention: Retention { age_ms: 0, count: 0 },
+        retention: Retention { age_ms: 0, count: 0, ..Retention::default() },
         term: Some(term.number),
     };
     assert_eq!(truth.tidy(limits).await.unwrap().receipts_pruned, 1);

@@ -1,6 +1,7 @@
 //! Receipts, terms and settings on PostgreSQL.
 
 use lapsed_core::store::Store;
+use lapsed_core::store::conformance::a_brake_record_is_replaced_by_one_of_many;
 use lapsed_core::sweep::brake::BrakeSetting;
 
 use crate::fixture::{Bench, eventually, system};
@@ -31,12 +32,19 @@ async fn a_term_is_held_by_one_and_its_number_grows_with_every_change() {
 async fn the_operators_word_is_kept_and_asked_for_in_one_statement() {
     let b = Bench::new().await;
     assert_eq!(b.postgres.brake_setting(&system()).await.unwrap(), BrakeSetting::Auto);
-    for setting in [BrakeSetting::Hold, BrakeSetting::Release { until_ms: 7 }, BrakeSetting::Auto] {
-        b.postgres.set_brake(&system(), setting).await.unwrap();
+    let overridden = BrakeSetting::Override { reason: "a drill".into() };
+    for setting in [BrakeSetting::Hold, overridden, BrakeSetting::Auto] {
+        b.postgres.set_brake(&system(), setting.clone()).await.unwrap();
         let before = b.postgres.statements();
         assert_eq!(b.postgres.brake_setting(&system()).await.unwrap(), setting);
         assert_eq!(b.postgres.statements() - before, 1);
     }
+}
+
+#[tokio::test]
+async fn a_step_or_an_override_of_the_brake_is_given_to_one() {
+    let b = Bench::new().await;
+    a_brake_record_is_replaced_by_one_of_many(&b.postgres, &system()).await;
 }
 
 #[tokio::test]

@@ -1,0 +1,95 @@
+//! C11: the clock of the truth and the clock of the mirror are two hours apart, and neither agrees with
+//! this host's. Ages of heartbeats cross between the stores; a time that crossed would make the living
+//! look silent, or the silent alive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use lapsed_availability::conformance::{AvailabilityFixture, healing, reading, sweeps};
+use lapsed_core::clock::SystemClock;
+use lapsed_postgres::Triggers;
+use lapsed_redis::{MirrorLayout, Redis, RedisAddress};
+use lapsed_testbed::{
+    Engine, PostgresOptions, PostgresServer, RedisServer, ServerOptions, SettableClock,
+};
+
+use crate::fixture::{Bench, Server, system};
+
+const STALE: Duration = Duration::from_secs(1);
+
+/// PostgreSQL and Valkey, each by a clock of its own.
+struct Apart {
+    truth: Arc<PostgresServer>,
+    mirror: Arc<RedisServer>,
+    databases: AtomicUsize,
+}
+
+impl Apart {
+    /// The truth's clock is ahead of this host's by so many seconds, and the mirror's behind by as many.
+    fn by(seconds: i64) -> Apart {
+        let ahead = SettableClock::ahead_by(seconds).unwrap();
+        let behind = SettableClock::ahead_by(-seconds).unwrap();
+        let truth = PostgresOptions::default().clock(&ahead).start().unwrap();
+        let mirror = ServerOptions::new(Engine::Valkey).clock(&behind).start().unwrap();
+        let (truth, mirror) = (Arc::new(truth), Arc::new(mirror));
+        Apart { truth, mirror, databases: AtomicUsize::new(0) }
+    }
+
+    async fn fixture(&self) -> AvailabilityFixture {
+        let bench = Bench::with(Server::Own(self.truth.clone()), Triggers::Without).await;
+        let database = self.databases.fetch_add(1, Ordering::Relaxed).to_string();
+        let url = format!("redis://127.0.0.1:{}/{database}", self.mirror.port());
+        let redis = Redis::new(&RedisAddress::new(&url)).unwrap();
+        let mirror = redis.mirror(system(), MirrorLayout::default(), STALE).unwrap();
+        let valkey = self.mirror.clone();
+        AvailabilityFixture {
+            id: system(),
+            truth: Arc::new(bench.truth),
+            mirror,
+            stale: STALE,
+            advance: Box::new(|span| Box::pin(tokio::time::sleep(span)) as BoxFuture<'static, ()>),
+            lose: Box::new(move || {
+                let mut connection = valkey.connect(Duration::from_secs(20)).unwrap();
+                connection.call(&["SELECT", &database]).unwrap();
+                connection.call(&["FLUSHDB"]).unwrap();
+                Box::pin(async {})
+            }),
+            clock: SystemClock::shared(),
+            keep: Box::new(bench.postgres),
+        }
+    }
+
+    /// Cases of the suite in which something passes from one store to the other, side by side.
+    async fn cases_hold(&self) {
+        macro_rules! cases {
+            ($($case:path),* $(,)?) => {
+                tokio::join!($(async { $case(self.fixture().await.settled().await).await }),*)
+            };
+        }
+        cases!(
+            sweeps::silent_providers_are_set_offline_once,
+            sweeps::trap_c5_a_heartbeat_before_the_decision_wins,
+            sweeps::a_heartbeat_that_reached_the_truth_wins,
+            sweeps::trap_c11_evidence_uses_one_clock,
+            reading::silent_providers_are_unavailable_before_any_pass,
+            healing::trap_c1_seeding_does_not_revive_silent_providers,
+            healing::trap_c9_heartbeats_in_the_truth_only_go_forward,
+            healing::heartbeats_keep_their_age_on_the_way_to_the_truth,
+        );
+    }
+}
+
+lapsed_testbed::steady_async_tests! {
+    trap_c11_a_truth_two_hours_ahead_of_its_mirror_judges_alike,
+    trap_c11_a_truth_two_hours_behind_its_mirror_judges_alike,
+}
+
+async fn trap_c11_a_truth_two_hours_ahead_of_its_mirror_judges_alike() {
+    Apart::by(3_600).cases_hold().await;
+}
+
+async fn trap_c11_a_truth_two_hours_behind_its_mirror_judges_alike() {
+    Apart::by(-3_600).cases_hold().await;
+}
