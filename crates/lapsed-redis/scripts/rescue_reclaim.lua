@@ -1,0 +1,169 @@
+-- The decisive step for jobs of a foreign job system: guard, receipt, and the job is where the system's own code would
+-- put it. In front of this stands the part of one system (`src/rescue/SYSTEM/put_back.lua`), which defines
+--   TYPES               the type of each of a suspect's keys
+--   WRITES              the commands that it may call, each with the number of its key
+--   judge(s, at)        nil if the job's worker is dead, and then s.deadline and s.payload are set; or a code, and
+--                       s.text with U
+--   put_back(s, at, front)  the job waits on its queue again
+--   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
+--   discard(s, at)      the job is gone
+--   after(s, at)        called once for each that was judged G: removes what points to nothing, or does nothing
+--   came_after(s, at)   whether the job's worker is known to have come after the server was back (at.back), so that its
+--                       silence has nothing to do with the server's absence
+-- KEYS  the base keys, then: 12 crashes  13 crashes by time  14 silence (when somebody was first found without a sign
+--       of life); then the keys of each suspect
+-- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
+--       7 grace_ms after an absence of the server  8 limit_ms of silence  9 way  10 crashes_max  11 crash_window_ms
+--       12 age_max_ms  13 how many suspects  14 keys of each  15 words of each
+--       then for each suspect: id, owner, queue, and what its system needs
+-- Answers  {now_ms, held_us, first receipt, codes, then in order for each that was reclaimed: deadline_ms
+--           and what the receipt says; for each U: why}
+--          codes: R reclaimed, A alive, S store away, G gone, U unreadable, L not the leader, D done before
+-- O(suspects * what the system's own put-back costs)
+--
+-- All reads come before the first write, and the first write is the receipt.
+local K = base(KEYS)
+local now, began = clock()
+local sweeper, number, act = ARGV[1], ARGV[2], ARGV[4] == 'reclaim'
+local crashes, crashes_at = KEYS[12], KEYS[13]
+local at = { now = now, grace = tonumber(ARGV[7]), limit = tonumber(ARGV[8]), act = act, silence = KEYS[14] }
+local rule = { way = ARGV[9], crashes_max = tonumber(ARGV[10]), age_max = tonumber(ARGV[12]) }
+local window, count = tonumber(ARGV[11]), tonumber(ARGV[13])
+local keys_each, words_each = tonumber(ARGV[14]), tonumber(ARGV[15])
+local back = presence(K.meta, now, tonumber(ARGV[5]), tonumber(ARGV[6]), act)
+if not back then
+  return redis.error_reply('READONLY this server is a replica')
+end
+at.back = back
+local no = act and refused(K.meta, K.batches, sweeper, number, ARGV[3], now) or nil
+local is_grace = now < back + at.grace
+
+local suspects = {}
+for n = 1, count do
+  local s = { keys = {}, words = {} }
+  for i = 1, keys_each do
+    s.keys[i] = KEYS[14 + (n - 1) * keys_each + i]
+  end
+  local first = 15 + (n - 1) * words_each
+  s.id, s.owner, s.queue = ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
+  for i = 4, words_each do
+    s.words[i - 3] = ARGV[first + i]
+  end
+  suspects[n] = s
+end
+
+-- Each key is looked at once: a script is not undone when a command in its middle is refused.
+local looked = {}
+local function is_usable(s)
+  for i, key in ipairs(s.keys) do
+    if looked[key] == nil then
+      local kind = redis.call('TYPE', key)['ok']
+      looked[key] = (kind == 'none' or kind == TYPES[i]) and '' or ('`' .. key .. '` is a ' .. kind .. ', not a ' .. TYPES[i])
+    end
+    if looked[key] ~= '' then
+      s.text = looked[key]
+      return false
+    end
+  end
+  return true
+end
+if act and not no then
+  local first = suspects[1]
+  local wanted = { { 'HSET', crashes, 'x', 'x' }, { 'ZADD', crashes_at, '0', 'x' }, { 'HDEL', at.silence, 'x' },
+    { 'HINCRBY', K.meta, 'x', '1' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } }
+  for _, write in ipairs(first and WRITES or {}) do
+    local command = { write[1], first.keys[write[2]] }
+    for i = 3, #write do
+      command[i] = write[i]
+    end
+    wanted[#wanted + 1] = command
+  end
+  local no_way = may_write(wanted)
+  if no_way then
+    return no_way
+  end
+  redis.call('XLEN', K.receipts)
+  must_be({ crashes, at.silence, K.batches }, { crashes_at, K.batches_at })
+end
+
+local reclaimed, gone, seen = {}, {}, {}
+for _, s in ipairs(suspects) do
+  s.code = no or (seen[s.id] and 'G') or (not is_usable(s) and 'U')
+  if not s.code then
+    s.code = is_grace and not came_after(s, at) and 'S' or judge(s, at)
+  end
+  seen[s.id] = true
+  if s.code == 'G' and not no then
+    gone[#gone + 1] = s
+  elseif not s.code then
+    local times = counting(redis.call('HGET', crashes, s.id) or '', window, now)
+    times[#times + 1] = whole(now)
+    s.did, s.extra = decide(rule, '', '', true, #times, now - s.deadline)
+    s.log = table.concat(times, ',')
+    s.note = s.did .. (s.did == 'd' and s.extra or '') .. ':0:' .. #times .. ':' .. s.queue
+    s.code = 'R'
+    reclaimed[#reclaimed + 1] = s
+  end
+end
+
+local first = 0
+local function write_receipts()
+  first = numbers(K.meta, 'receipt', #reclaimed) + 1
+  local common = { 'o', '', 'i', '0', 'r', 'd', 't', whole(now), 's', sweeper, 'b', number, 'p', 1 }
+  local entry, bytes = { unpack(common) }, 0
+  for n, s in ipairs(reclaimed) do
+    local i = #entry
+    entry[i + 1], entry[i + 2], entry[i + 3], entry[i + 4] = 'k', s.id, 'o', s.owner
+    entry[i + 5], entry[i + 6], entry[i + 7], entry[i + 8] = 'd', whole(s.deadline), 'j', s.note
+    if s.did == 'x' then
+      local tail = pack_tail('0', '', '', s.log, s.queue, s.payload)
+      entry[i + 9], entry[i + 10] = 'y', tail
+      bytes = bytes + #tail
+    end
+    if n == #reclaimed or #entry > 2000 or bytes > 65536 then
+      redis.call('XADD', K.receipts, whole(first + n - 1) .. '-0', unpack(entry))
+      entry, bytes = { unpack(common) }, 0
+    end
+  end
+  redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
+  note_batch(K, sweeper, number, first, first + #reclaimed - 1, now)
+end
+
+if act and #reclaimed > 0 then
+  write_receipts()
+  local log, log_at = {}, {}
+  for _, s in ipairs(reclaimed) do
+    log[#log + 1], log[#log + 2] = s.id, s.log
+    log_at[#log_at + 1], log_at[#log_at + 2] = whole(now), s.id
+    if s.did == 'p' then
+      put_back(s, at, s.extra)
+    elseif s.did == 'd' then
+      bury(s, at, s.extra)
+    else
+      discard(s, at)
+    end
+  end
+  each('HSET', crashes, log)
+  each('ZADD', crashes_at, log_at)
+end
+if act then
+  for _, s in ipairs(gone) do
+    after(s, at)
+  end
+end
+
+local codes = {}
+for n, s in ipairs(suspects) do
+  codes[n] = s.code
+end
+local _, done = clock()
+local answer = { whole(now), whole(done - began), whole(first), table.concat(codes) }
+for _, s in ipairs(suspects) do
+  if s.code == 'R' then
+    answer[#answer + 1] = whole(s.deadline)
+    answer[#answer + 1] = s.note
+  elseif s.code == 'U' then
+    answer[#answer + 1] = s.text or 'it cannot be read'
+  end
+end
+return answer

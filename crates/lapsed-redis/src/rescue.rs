@@ -1,0 +1,139 @@
+//! Jobs that dead workers of a foreign job system left, put back in place.
+//!
+//! No line of the application changes: lapsed reads the keys that the job system writes, finds out which workers are dead
+//! by the sign of life that the system itself has, and puts each job back as the system's own code would. The decision
+//! is one script, which reads the sign of life and the job again before it moves the job and writes the receipt.
+//!
+//! A *profile* knows one system. It is one folder here: how the system is recognised and read (`mod.rs`), and the decisive
+//! step (`put_back.lua`). `profiles.rs` lists them.
+//!
+//! What is not here: taking, heartbeats and completing, which are the foreign system's business.
+
+mod detect;
+mod profile;
+mod profiles;
+mod reader;
+mod reclaim;
+mod store;
+mod survey;
+
+mod bullmq;
+mod dramatiq;
+mod rq;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::{Error, Name, Result, SystemId};
+
+use crate::Redis;
+use crate::owners::OwnerService;
+use crate::system_context::{Shard, SystemContext};
+use profile::Profile;
+use survey::Survey;
+
+pub use detect::{DetectOptions, Detected, FoundSystem};
+pub use profiles::{ProfileInfo, profile_names, profiles};
+
+/// Which foreign job system is rescued, and how.
+#[derive(Clone, Debug)]
+pub struct RescueLayout {
+    /// The name of the profile, as `preset` in the configuration has it.
+    pub profile: String,
+    /// Only these queues; empty: all.
+    pub queues: BTreeSet<Name>,
+    /// The namespace or prefix of the system's keys; `None`: the system's default, or what is found.
+    pub prefix: Option<String>,
+    /// How long a worker may show no sign of life; `None`: as the system itself has it.
+    pub limit: Option<Duration>,
+    /// How long everybody is spared after the server was away; `None`: as long as a living worker of the system may need to
+    /// show itself again.
+    pub grace: Option<Duration>,
+    /// What happens to the jobs of dead workers.
+    pub recovery: RecoveryPolicy,
+}
+
+impl RescueLayout {
+    /// All queues of a system, with the system's own limits.
+    pub fn new(profile: &str, recovery: RecoveryPolicy) -> RescueLayout {
+        RescueLayout {
+            profile: profile.to_owned(),
+            queues: BTreeSet::new(),
+            prefix: None,
+            limit: None,
+            grace: None,
+            recovery,
+        }
+    }
+}
+
+/// Jobs in flight of a foreign job system.
+pub struct RescuedInflight {
+    owners: OwnerService,
+    layout: RescueLayout,
+    profile: Box<dyn Profile>,
+    limit: Duration,
+    /// What the last look at the system's keys found.
+    last: Mutex<Arc<Survey>>,
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+impl RescuedInflight {
+    fn open(redis: &Redis, id: SystemId, layout: RescueLayout) -> Result<Self> {
+        if redis.is_cluster() {
+            return Err(Error::Unsupported {
+                operation: format!(
+                    "rescuing jobs of `{}`: its keys lie in different slots, so that no step of the cluster can move a job",
+                    layout.profile
+                ),
+                store: redis.address().place(),
+            });
+        }
+        let profile = profiles::open(&layout)?;
+        let facts = profile.facts();
+        let limit = layout.limit.unwrap_or(facts.limit);
+        let context = SystemContext::new(
+            redis.connection().clone(),
+            redis.clock().clone(),
+            id,
+            layout.grace.unwrap_or(facts.grace).max(limit),
+            vec![format!("rescue:{}", facts.name)],
+        );
+        // The decisive step itself asks whether it may write, because its keys depend on the job.
+        redis.register_context(&context, Vec::new());
+        let ttl_ms = context.threshold_ms();
+        let owners = OwnerService { context, heartbeat: None, ttl_ms };
+        Ok(RescuedInflight { owners, layout, profile, limit, last: Mutex::default() })
+    }
+
+    fn context(&self) -> &Arc<SystemContext> {
+        &self.owners.context
+    }
+
+    fn shard(&self) -> &Shard {
+        &self.context().shards[0]
+    }
+
+    /// A key of lapsed's own.
+    fn own(&self, what: &str) -> String {
+        self.shard().prefix.key(what)
+    }
+
+    fn limit_ms(&self) -> u64 {
+        self.limit.as_millis() as u64
+    }
+
+    fn last(&self) -> Arc<Survey> {
+        self.last.lock().expect(LOCK).clone()
+    }
+}
+
+impl Redis {
+    /// Jobs in flight of a foreign job system, which are put back when their worker is dead.
+    pub fn rescued_inflight(&self, id: SystemId, layout: RescueLayout) -> Result<RescuedInflight> {
+        RescuedInflight::open(self, id, layout)
+    }
+}

@@ -1,0 +1,251 @@
+//! BullMQ 5 and 6 on Redis.
+//!
+//! A job in `PREFIX:QUEUE:active` without its lock has no worker: BullMQ sets the lock in the step that moves the job there, and the
+//! worker renews it. A lock says nothing about who holds it, so that workers cannot be counted; the job's field `pb` names its worker if the worker has a name.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed_core::{Error, Name, Result};
+
+use super::RescueLayout;
+use super::profile::{HeldJob, Profile, ProfileFacts, Seen, SeenWorker};
+use super::reader::{Reader, ScanLimits};
+use crate::script::{Script, rescue_script};
+
+static PUT_BACK: Script = rescue_script!("rescue_bullmq", "put_back.lua");
+
+/// The lock lasts for `lockDuration`, 30 s by default. Without a lock nothing has to be waited for any more.
+pub(super) static FACTS: ProfileFacts = ProfileFacts {
+    name: "bullmq",
+    title: "BullMQ",
+    limit: Duration::ZERO,
+    grace: Duration::from_secs(30),
+    script: &PUT_BACK,
+    keys: 10,
+    words: 3,
+    shows_workers: false,
+    own_recovery: "BullMQ itself puts them back when another worker of the queue looks twice, 30 s apart, and blocks Redis for seconds if there are many",
+};
+
+/// How often BullMQ itself puts a stalled job back before it fails the job: `maxStalledCount`, an option that no key has.
+const MAX_STALLED: u64 = 1;
+
+/// How often the names of queues are looked for, in milliseconds of the server's clock.
+const QUEUES_EVERY_MS: u64 = 60_000;
+
+const SCAN_LIMITS: ScanLimits =
+    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
+
+pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
+    Box::new(BullMq { prefix: layout.prefix.clone(), known: Mutex::default() })
+}
+
+struct BullMq {
+    /// `prefix` of the application's queues, `bull` if it sets none; `None`: any.
+    prefix: Option<String>,
+    known: Mutex<KnownQueues>,
+}
+
+/// The queues that were found, as the part of their keys before the last colon.
+#[derive(Clone, Default)]
+struct KnownQueues {
+    at_ms: u64,
+    bases: BTreeSet<String>,
+}
+
+const LOCK: &str = "no holder of this lock panics";
+
+/// One queue that is BullMQ's.
+struct Queue {
+    base: String,
+    name: Name,
+    version: String,
+    major: &'static str,
+}
+
+#[async_trait]
+impl Profile for BullMq {
+    fn facts(&self) -> &'static ProfileFacts {
+        &FACTS
+    }
+
+    fn may_be_key(&self, key: &[u8]) -> bool {
+        key.ends_with(b":meta")
+    }
+
+    fn learn(&self, keys: &[Vec<u8>]) {
+        let base =
+            |key: &Vec<u8>| Some(std::str::from_utf8(key).ok()?.strip_suffix(":meta")?.to_owned());
+        let mut known = self.known.lock().expect(LOCK);
+        known.bases = keys.iter().filter_map(base).collect();
+        known.at_ms = u64::MAX;
+    }
+
+    async fn look(&self, reader: &Reader<'_>, _: Duration) -> Result<Option<Seen>> {
+        let mut seen = Seen { silence_is_noticed: true, ..Seen::default() };
+        let bases = self.bases(reader).await?;
+        let queues = self.queues(reader, bases, &mut seen).await?;
+        if queues.is_empty() {
+            return Ok(None);
+        }
+        let now_ms = reader.now_ms().await?;
+        for queue in &queues {
+            self.look_at(reader, queue, now_ms, &mut seen).await?;
+        }
+        let mut versions: Vec<&str> = queues.iter().map(|queue| queue.version.as_str()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        seen.version = versions.join(", ");
+        Ok(Some(seen))
+    }
+}
+
+impl BullMq {
+    async fn bases(&self, reader: &Reader<'_>) -> Result<BTreeSet<String>> {
+        let known = self.known.lock().expect(LOCK).clone();
+        let now_ms = reader.now_ms().await?;
+        if known.at_ms == u64::MAX || (known.at_ms > 0 && now_ms < known.at_ms + QUEUES_EVERY_MS) {
+            return Ok(known.bases);
+        }
+        let mut bases = BTreeSet::new();
+        reader
+            .scan(Some(b"*:meta"), SCAN_LIMITS, |key| {
+                let base = std::str::from_utf8(key).ok().and_then(|key| key.strip_suffix(":meta"));
+                bases.extend(base.map(str::to_owned));
+            })
+            .await?;
+        *self.known.lock().expect(LOCK) = KnownQueues { at_ms: now_ms, bases: bases.clone() };
+        Ok(bases)
+    }
+
+    /// Those that are BullMQ's. A hash that only ends in the same word is somebody else's.
+    async fn queues(
+        &self,
+        reader: &Reader<'_>,
+        bases: BTreeSet<String>,
+        seen: &mut Seen,
+    ) -> Result<Vec<Queue>> {
+        let mut queues = Vec::new();
+        for base in bases {
+            let meta = format!("{base}:meta");
+            let versions: Vec<Option<Vec<Option<String>>>> = reader
+                .each(
+                    "HMGET",
+                    &[[meta.as_str(), "version", "opts.maxLenEvents"]
+                        .map(|w| w.as_bytes().to_vec())
+                        .to_vec()],
+                )
+                .await?;
+            let Some([version, events]) =
+                versions.into_iter().next().flatten().and_then(|v| <[_; 2]>::try_from(v).ok())
+            else {
+                continue;
+            };
+            let Some((prefix, name)) = base.rsplit_once(':') else { continue };
+            if self.prefix.as_deref().is_some_and(|own| own != prefix) {
+                continue;
+            }
+            let Ok(name) = Name::new(name) else { continue };
+            let version = match version {
+                Some(version) => version,
+                // Written by the queue's object, not by the worker. Marker and events tell BullMQ from Bull.
+                None if events.is_some() && self.has_marker(reader, &base).await? => {
+                    "bullmq:5".to_owned()
+                }
+                None => continue,
+            };
+            let number = version.strip_prefix("bullmq:");
+            let major = match number.and_then(|number| number.split('.').next()) {
+                Some("5") => "5",
+                // A `paused` list is left from version 5, whose workers may still be there.
+                Some("6") if reader.kind(format!("{base}:paused").as_bytes()).await? == "list" => {
+                    "5"
+                }
+                Some("6") => "6",
+                _ => {
+                    seen.notes.push(format!(
+                        "queue `{name}`: version `{version}` is not known and is left alone"
+                    ));
+                    continue;
+                }
+            };
+            let version = number.unwrap_or_default().to_owned();
+            queues.push(Queue { base, name, version, major });
+        }
+        if queues.is_empty() && !seen.notes.is_empty() {
+            return Err(Error::Unsupported {
+                operation: format!(
+                    "a layout of BullMQ that is not known ({})",
+                    seen.notes.join("; ")
+                ),
+                store: reader.connection.place.to_string(),
+            });
+        }
+        Ok(queues)
+    }
+
+    async fn has_marker(&self, reader: &Reader<'_>, base: &str) -> Result<bool> {
+        let (marker, events) = (format!("{base}:marker"), format!("{base}:events"));
+        Ok(reader.kind(marker.as_bytes()).await? == "zset"
+            || reader.kind(events.as_bytes()).await? == "stream")
+    }
+
+    async fn look_at(
+        &self,
+        reader: &Reader<'_>,
+        queue: &Queue,
+        now_ms: u64,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        let key = |what: &str| format!("{}:{what}", queue.base);
+        let waiting: Option<u64> = reader.one("LLEN", &[key("wait").as_bytes()]).await.ok();
+        seen.queues.insert(queue.name.clone(), waiting.unwrap_or(0));
+        if reader.kind(key("active").as_bytes()).await? != "list" {
+            return Ok(());
+        }
+        let ids = reader.list_from_end(key("active").as_bytes()).await?;
+        seen.in_flight += ids.len() as u64;
+        seen.examined += ids.len() as u64;
+        let ids: Vec<String> =
+            ids.into_iter().filter_map(|id| String::from_utf8(id).ok()).collect();
+        let locks: Vec<Vec<Vec<u8>>> =
+            ids.iter().map(|id| vec![key(&format!("{id}:lock")).into_bytes()]).collect();
+        let locked: Vec<Option<u64>> = reader.each("EXISTS", &locks).await?;
+        let free: Vec<String> = ids
+            .into_iter()
+            .zip(locked)
+            .filter(|(_, locked)| *locked == Some(0))
+            .map(|(id, _)| id)
+            .collect();
+        let asked: Vec<Vec<Vec<u8>>> =
+            free.iter().map(|id| vec![key(id).into_bytes(), b"pb".to_vec()]).collect();
+        let workers: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
+        for (id, worker) in free.into_iter().zip(workers) {
+            let worker = worker.flatten().and_then(|name| Name::new(&name).ok());
+            let worker = worker.unwrap_or(Name::new("a worker without a name")?);
+            let Ok(job) = Name::new(&format!("{}/{id}", queue.name)) else { continue };
+            let held = seen.workers.entry(worker.clone()).or_insert(SeenWorker {
+                due_ms: now_ms,
+                is_silent: true,
+                ..SeenWorker::default()
+            });
+            held.held += 1;
+            let own = key(&id);
+            let keys = ["active", &format!("{id}:lock"), "stalled"].map(key).into_iter();
+            let keys = keys
+                .chain([own])
+                .chain(["wait", "paused", "meta", "marker", "events", "repeat"].map(key));
+            seen.jobs.push(HeldJob {
+                key: job,
+                worker,
+                queue: queue.name.clone(),
+                keys: keys.collect(),
+                words: vec![id, queue.major.to_owned(), MAX_STALLED.to_string()],
+            });
+        }
+        Ok(())
+    }
+}

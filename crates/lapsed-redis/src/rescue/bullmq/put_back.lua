@@ -1,0 +1,89 @@
+-- BullMQ 5 and 6: a job that is being worked on is in the list `active`, and lives while its key `ID:lock` exists. Worker
+-- and lock are one script of BullMQ at the start, and the worker renews the lock.
+-- KEYS of a suspect   1 active (list)  2 ID:lock (string)  3 stalled (set)  4 ID (hash)  5 wait (list)  6 paused (list)
+--                     7 meta (hash)  8 marker (sorted set)  9 events (stream)  10 repeat (sorted set)
+-- Words of a suspect  1 id of the job  2 major version  3 maxStalledCount
+-- O(place of the job in `active`, counted from the oldest) for each suspect
+--
+-- Who can come in between: the worker's completion (it needs the lock), BullMQ's own check for stalled jobs (it removes
+-- the id from `active`). Each is one script, and this one reads lock and list again. Locks are never
+-- written here, so that a worker that was frozen is refused by BullMQ when it completes the job late.
+local TYPES = { 'list', 'string', 'set', 'hash', 'list', 'list', 'hash', 'zset', 'stream', 'zset' }
+local WRITES = { { 'LREM', 1, '0', 'x' }, { 'SREM', 3, 'x' }, { 'HINCRBY', 4, 'x', '1' }, { 'HSET', 4, 'x', 'x' },
+  { 'RPUSH', 5, 'x' }, { 'LPUSH', 5, 'x' }, { 'RPUSH', 6, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 9, '*', 'x', 'x' } }
+local STALLED = 'job stalled more than allowable limit'
+
+local function judge(s, at)
+  -- A lock that is gone does not say since when; what was noted when it was first missed does.
+  s.deadline = tonumber(redis.call('HGET', at.silence, s.owner) or at.now)
+  if redis.call('EXISTS', s.keys[2]) == 1 then
+    return 'A'
+  end
+  if not redis.call('LPOS', s.keys[1], s.words[1], 'RANK', '-1') then
+    return 'G'
+  end
+  if redis.call('EXISTS', s.keys[4]) == 0 then
+    s.dangling = true
+    return 'G'
+  end
+  s.payload = redis.call('HGET', s.keys[4], 'data') or ''
+  return nil
+end
+
+-- Jobs of a job scheduler are never failed for stalling.
+local function is_scheduled(s)
+  local rjk = redis.call('HGET', s.keys[4], 'rjk')
+  return rjk and (redis.call('ZSCORE', s.keys[10], rjk) or redis.call('EXISTS', s.keys[10] .. ':' .. rjk) == 1)
+end
+
+-- Takes the job out of `active`. The oldest are at the end.
+local function take_out(s)
+  redis.call('LREM', s.keys[1], '-1', s.words[1])
+  redis.call('SREM', s.keys[3], s.words[1])
+end
+
+local function tell(s, ...)
+  local most = redis.call('HGET', s.keys[7], 'opts.maxLenEvents') or '10000'
+  redis.call('XADD', s.keys[9], 'MAXLEN', '~', most, '*', ...)
+end
+
+-- As `moveStalledJobsToWait` of BullMQ.
+local function put_back(s, _, front)
+  take_out(s)
+  local stalls = redis.call('HINCRBY', s.keys[4], 'stc', 1)
+  if stalls > tonumber(s.words[3]) and not is_scheduled(s) then
+    redis.call('HSET', s.keys[4], 'defa', STALLED)
+  end
+  local meta = redis.call('HMGET', s.keys[7], 'paused', 'concurrency')
+  local to = (meta[1] and s.words[2] == '5') and s.keys[6] or s.keys[5]
+  redis.call(front and 'RPUSH' or 'LPUSH', to, s.words[1])
+  local full = meta[2] and redis.call('LLEN', s.keys[1]) >= tonumber(meta[2])
+  if not meta[1] and not full then
+    redis.call('ZADD', s.keys[8], '0', '0')
+  end
+  tell(s, 'event', 'waiting', 'jobId', s.words[1], 'prev', 'active')
+  tell(s, 'event', 'stalled', 'jobId', s.words[1])
+end
+
+-- BullMQ fails such a job by letting a worker take it once more: the worker fails it without running it.
+local function bury(s, at)
+  put_back(s, at, true)
+  redis.call('HSET', s.keys[4], 'defa', STALLED)
+end
+
+local function discard(s)
+  take_out(s)
+  redis.call('DEL', s.keys[4])
+end
+
+-- An id in `active` whose job was removed.
+local function after(s)
+  if s.dangling then
+    take_out(s)
+  end
+end
+
+-- Its sign of life says nothing about when the worker came.
+local function came_after()
+  return false
+end

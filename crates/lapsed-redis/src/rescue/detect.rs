@@ -1,0 +1,162 @@
+//! Which foreign job systems a server carries, which of their workers are dead, and what nobody will run.
+//!
+//! Reads only: one walk through the names of the keys, in pages with pauses, and then one look for each system.
+
+use std::time::Duration;
+
+use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::{Error, Result};
+use serde::Serialize;
+
+use super::RescueLayout;
+use super::profile::{Profile, Seen};
+use super::profiles::{open, profile_names};
+use super::reader::{Reader, ScanLimits};
+use crate::Redis;
+
+/// How much `detect` may read.
+#[derive(Clone, Copy, Debug)]
+pub struct DetectOptions {
+    /// The walk through the keyspace ends after so many keys.
+    pub keys_max: u64,
+    /// The pause after each page of 1,000 names.
+    pub pause: Duration,
+}
+
+impl Default for DetectOptions {
+    fn default() -> Self {
+        DetectOptions { keys_max: 50_000_000, pause: Duration::from_micros(500) }
+    }
+}
+
+/// One foreign job system that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FoundSystem {
+    /// The word for `preset` in the configuration.
+    pub preset: String,
+    /// As its keys tell it; empty if they do not.
+    pub version: String,
+    pub queues: Vec<String>,
+    pub in_flight: u64,
+    pub workers_alive: u64,
+    pub workers_dead: u64,
+    /// Jobs in flight whose worker is dead.
+    pub orphans: u64,
+    /// How long the worker of the oldest orphan has been dead, in milliseconds.
+    pub oldest_ms: u64,
+    /// What an operator should know.
+    pub notes: Vec<String>,
+}
+
+/// The foreign job systems that a server carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Detected {
+    /// The address without user and password.
+    pub store: String,
+    pub found: Vec<FoundSystem>,
+}
+
+impl Redis {
+    /// Looks for foreign job systems. `progress` is called with the number of keys seen and the number of keys in all.
+    pub async fn detect(
+        &self,
+        options: DetectOptions,
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<Detected> {
+        let store = self.address().place();
+        if self.is_cluster() {
+            return Err(Error::Unsupported { operation: "detect".to_owned(), store });
+        }
+        let reader = Reader { connection: self.connection(), clock: &**self.clock() };
+        let profiles: Vec<Box<dyn Profile>> = profile_names()
+            .into_iter()
+            .map(|name| open(&RescueLayout::new(name, RecoveryPolicy::default())))
+            .collect::<Result<_>>()?;
+        self.learn_keys(&reader, &profiles, options, progress).await?;
+        let mut found = Vec::new();
+        for profile in &profiles {
+            let facts = profile.facts();
+            match profile.look(&reader, facts.limit).await {
+                Ok(Some(seen)) => {
+                    let now_ms = reader.now_ms().await?;
+                    found.push(describe(&**profile, seen, now_ms));
+                }
+                Ok(None) => {}
+                Err(Error::Unsupported { operation, .. }) => found.push(FoundSystem {
+                    preset: facts.name.to_owned(),
+                    version: "unknown".to_owned(),
+                    queues: Vec::new(),
+                    in_flight: 0,
+                    workers_alive: 0,
+                    workers_dead: 0,
+                    orphans: 0,
+                    oldest_ms: 0,
+                    notes: vec![format!("refused: {operation}")],
+                }),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Detected { store, found })
+    }
+
+    async fn learn_keys(
+        &self,
+        reader: &Reader<'_>,
+        profiles: &[Box<dyn Profile>],
+        options: DetectOptions,
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<()> {
+        let total: u64 = reader.one("DBSIZE", &[]).await?;
+        let limits = ScanLimits { keys_max: options.keys_max, pause: options.pause };
+        let mut hints: Vec<Vec<Vec<u8>>> = vec![Vec::new(); profiles.len()];
+        let mut seen = 0;
+        reader
+            .scan(None, limits, |key| {
+                seen += 1;
+                if seen % 10_000 == 0 {
+                    progress(seen, total);
+                }
+                for (profile, names) in profiles.iter().zip(&mut hints) {
+                    if profile.may_be_key(key) {
+                        names.push(key.to_vec());
+                    }
+                }
+            })
+            .await?;
+        progress(seen, total);
+        profiles.iter().zip(&hints).for_each(|(profile, names)| profile.learn(names));
+        Ok(())
+    }
+}
+
+fn describe(profile: &dyn Profile, seen: Seen, now_ms: u64) -> FoundSystem {
+    let facts = profile.facts();
+    let is_dead = |name| {
+        let worker = seen.workers.get(name);
+        worker.is_none_or(|worker| {
+            worker.is_silent && (seen.silence_is_noticed || worker.due_ms <= now_ms)
+        })
+    };
+    let orphans: Vec<_> = seen.jobs.iter().filter(|job| is_dead(&job.worker)).collect();
+    let since = |job: &&super::profile::HeldJob| {
+        seen.workers.get(&job.worker).map_or(0, |worker| now_ms.saturating_sub(worker.due_ms))
+    };
+    let mut dead: Vec<_> = orphans.iter().map(|job| &job.worker).collect();
+    dead.sort();
+    dead.dedup();
+    let mut notes = seen.notes.clone();
+    if !orphans.is_empty() {
+        notes.push(facts.own_recovery.to_owned());
+    }
+    FoundSystem {
+        preset: facts.name.to_owned(),
+        version: seen.version.clone(),
+        queues: seen.queues.keys().map(ToString::to_string).collect(),
+        in_flight: seen.in_flight,
+        workers_alive: seen.workers.values().filter(|worker| !worker.is_silent).count() as u64,
+        workers_dead: dead.len() as u64,
+        orphans: orphans.len() as u64,
+        oldest_ms: orphans.iter().map(since).max().unwrap_or(0),
+        notes,
+    }
+}

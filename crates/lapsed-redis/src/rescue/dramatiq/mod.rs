@@ -1,0 +1,242 @@
+//! Dramatiq on Redis: 1.17 to 2.x, whose keys are the same.
+//!
+//! A worker's score in `NAMESPACE:__heartbeats__` is set by every command of it. Producers are there, too, and hold nothing. What a
+//! worker has fetched lies in its sets `NAMESPACE:__acks__.WORKER.QUEUE`. A worker whose score did not change since its
+//! sets were looked for can have no new ones, so each silent worker is looked for once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed_core::{Name, Result};
+
+use super::RescueLayout;
+use super::profile::{HeldJob, Profile, ProfileFacts, Seen, SeenWorker};
+use super::reader::{Reader, ScanLimits};
+use crate::script::{Script, rescue_script};
+
+static PUT_BACK: Script = rescue_script!("rescue_dramatiq", "put_back.lua");
+
+/// The limit is Dramatiq's own default for `heartbeat_timeout`.
+pub(super) static FACTS: ProfileFacts = ProfileFacts {
+    name: "dramatiq",
+    title: "Dramatiq",
+    limit: Duration::from_secs(60),
+    grace: Duration::from_secs(60),
+    script: &PUT_BACK,
+    keys: 6,
+    words: 2,
+    shows_workers: true,
+    own_recovery: "Dramatiq itself puts them back at a random time: one command in a thousand does maintenance, for its own queue only",
+};
+
+const NAMESPACE: &str = "dramatiq";
+
+/// The length of a worker's name, a UUID.
+const WORKER_CHARS: usize = 36;
+
+/// How many keys are gone through at most to find the sets of silent workers.
+const SCAN_LIMITS: ScanLimits =
+    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
+
+pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
+    let namespace = layout.prefix.clone();
+    Box::new(Dramatiq { configured: namespace, ..Dramatiq::default() })
+}
+
+#[derive(Default)]
+struct Dramatiq {
+    configured: Option<String>,
+    /// Namespaces that were found in the keyspace.
+    found: Mutex<BTreeSet<String>>,
+    /// What was found of each silent worker, by its namespace and its name.
+    sets: Mutex<HashMap<(String, String), WorkerSets>>,
+}
+
+/// The score of a worker when its sets were looked for, and the queues that it has sets of.
+type WorkerSets = (u64, Vec<String>);
+
+const LOCK: &str = "no holder of this lock panics";
+
+#[async_trait]
+impl Profile for Dramatiq {
+    fn facts(&self) -> &'static ProfileFacts {
+        &FACTS
+    }
+
+    fn may_be_key(&self, key: &[u8]) -> bool {
+        key.ends_with(b":__heartbeats__")
+    }
+
+    fn learn(&self, keys: &[Vec<u8>]) {
+        let namespace = |key: &Vec<u8>| {
+            Some(std::str::from_utf8(key).ok()?.strip_suffix(":__heartbeats__")?.to_owned())
+        };
+        *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    }
+
+    async fn look(&self, reader: &Reader<'_>, limit: Duration) -> Result<Option<Seen>> {
+        let mut seen = Seen { ..Seen::default() };
+        let mut is_there = false;
+        for namespace in self.namespaces() {
+            let heartbeats = format!("{namespace}:__heartbeats__");
+            if reader.kind(heartbeats.as_bytes()).await? == "zset" {
+                is_there = true;
+                self.look_at(reader, &namespace, limit, &mut seen).await?;
+            }
+        }
+        Ok(is_there.then_some(seen))
+    }
+}
+
+impl Dramatiq {
+    fn namespaces(&self) -> BTreeSet<String> {
+        match &self.configured {
+            Some(one) => BTreeSet::from([one.clone()]),
+            None => {
+                let mut all = self.found.lock().expect(LOCK).clone();
+                all.insert(NAMESPACE.to_owned());
+                all
+            }
+        }
+    }
+
+    async fn look_at(
+        &self,
+        reader: &Reader<'_>,
+        namespace: &str,
+        limit: Duration,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        let (now_ms, limit_ms) = (reader.now_ms().await?, limit.as_millis() as u64);
+        let heartbeats = format!("{namespace}:__heartbeats__");
+        let scores = reader.scores(heartbeats.as_bytes(), "-inf", "+inf").await?;
+        seen.examined += scores.len() as u64;
+        let mut silent: BTreeMap<String, u64> = BTreeMap::new();
+        for (worker, score) in scores {
+            let Ok(name) = Name::from_bytes(&worker) else { continue };
+            let (score_ms, due_ms) = (score as u64, score as u64 + limit_ms);
+            let is_silent = due_ms <= now_ms;
+            if is_silent {
+                silent.insert(name.to_string(), score_ms);
+            }
+            seen.workers.insert(name, SeenWorker { due_ms, is_silent, ..SeenWorker::default() });
+        }
+        let sets = self.sets_of(reader, namespace, &silent).await?;
+        self.read_jobs(reader, namespace, &sets, seen).await?;
+        // A silent worker that holds nothing is a producer, or was recovered: nobody is interested in it.
+        seen.workers.retain(|_, worker| !worker.is_silent || worker.held > 0);
+        seen.in_flight = seen.jobs.len() as u64;
+        Ok(())
+    }
+
+    /// The sets of silent workers. Goes through the keyspace only if a worker is silent that was not looked for since its last
+    /// command.
+    async fn sets_of(
+        &self,
+        reader: &Reader<'_>,
+        namespace: &str,
+        silent: &BTreeMap<String, u64>,
+    ) -> Result<BTreeMap<String, Vec<String>>> {
+        let is_known = |worker: &String, score: u64| {
+            let sets = self.sets.lock().expect(LOCK);
+            sets.get(&(namespace.to_owned(), worker.clone())).is_some_and(|(at, _)| *at == score)
+        };
+        if silent.iter().any(|(worker, score)| !is_known(worker, *score)) {
+            let start = format!("{namespace}:__acks__.");
+            let pattern = format!("{}*", escaped(&start));
+            let mut found: HashMap<String, Vec<String>> = HashMap::new();
+            reader
+                .scan(Some(pattern.as_bytes()), SCAN_LIMITS, |key| {
+                    let Ok(text) = std::str::from_utf8(key) else { return };
+                    let Some((worker, queue)) = text.strip_prefix(&start).and_then(split_set)
+                    else {
+                        return;
+                    };
+                    found.entry(worker.to_owned()).or_default().push(queue.to_owned());
+                })
+                .await?;
+            let mut sets = self.sets.lock().expect(LOCK);
+            sets.retain(|(of, worker), _| of != namespace || silent.contains_key(worker));
+            for (worker, score) in silent {
+                let mut queues = found.remove(worker).unwrap_or_default();
+                queues.sort();
+                queues.dedup();
+                sets.insert((namespace.to_owned(), worker.clone()), (*score, queues));
+            }
+        }
+        let sets = self.sets.lock().expect(LOCK);
+        let of = |worker: &String| {
+            sets.get(&(namespace.to_owned(), worker.clone())).map(|(_, queues)| queues.clone())
+        };
+        Ok(silent.keys().filter_map(|worker| Some((worker.clone(), of(worker)?))).collect())
+    }
+
+    async fn read_jobs(
+        &self,
+        reader: &Reader<'_>,
+        namespace: &str,
+        sets: &BTreeMap<String, Vec<String>>,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        for (worker, queues) in sets {
+            for queue in queues {
+                let key = |what: &str| format!("{namespace}:{what}");
+                let acks = key(&format!("__acks__.{worker}.{queue}"));
+                let ids = reader.set(acks.as_bytes()).await?;
+                seen.examined += ids.len() as u64;
+                let (Ok(owner), Ok(name)) = (Name::new(worker), Name::new(queue)) else { continue };
+                for id in ids {
+                    let Ok(id) = String::from_utf8(id) else { continue };
+                    let Ok(job) = Name::new(&id) else { continue };
+                    seen.jobs.push(HeldJob {
+                        key: job,
+                        worker: owner.clone(),
+                        queue: name.clone(),
+                        keys: vec![
+                            key("__heartbeats__"),
+                            acks.clone(),
+                            key(&format!("{queue}.msgs")),
+                            key(queue),
+                            key(&format!("{queue}.XQ")),
+                            key(&format!("{queue}.XQ.msgs")),
+                        ],
+                        words: vec![worker.clone(), id],
+                    });
+                    if let Some(worker) = seen.workers.get_mut(&owner) {
+                        worker.held += 1;
+                    }
+                }
+                let waiting: Option<u64> = reader.one("LLEN", &[key(queue).as_bytes()]).await.ok();
+                seen.queues.insert(name, waiting.unwrap_or(0));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `WORKER.QUEUE`: the worker is a UUID, and the queue may contain dots.
+fn split_set(rest: &str) -> Option<(&str, &str)> {
+    let (worker, queue) = rest.split_at_checked(WORKER_CHARS)?;
+    Some((worker, queue.strip_prefix('.')?)).filter(|(_, queue)| !queue.is_empty())
+}
+
+/// A text that stands for itself in a pattern of SCAN.
+fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| if "*?[]\\^".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_split_after_the_worker_whatever_the_queue_is_called() {
+        let worker = "306d24c2-4422-4f1e-a42b-6b7630a5d3ab";
+        assert_eq!(split_set(&format!("{worker}.a.b.DQ")), Some((worker, "a.b.DQ")));
+        assert_eq!(split_set(&format!("{worker}.")), None);
+        assert_eq!(split_set("short.q"), None);
+        assert_eq!(escaped("a*b"), "a\\*b");
+    }
+}

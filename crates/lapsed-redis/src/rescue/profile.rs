@@ -1,0 +1,91 @@
+//! What a profile says about one foreign job system.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed_core::{Name, Result};
+
+use super::reader::Reader;
+use crate::script::Script;
+
+/// What is the same for every server that a system runs on.
+pub(crate) struct ProfileFacts {
+    /// The word in the configuration.
+    pub name: &'static str,
+    /// The system's own name.
+    pub title: &'static str,
+    /// How long a worker may show no sign of life.
+    pub limit: Duration,
+    /// How long everybody is spared after the server was away: as long as a living worker may need to show itself again.
+    pub grace: Duration,
+    /// The script that checks a batch of jobs again and puts them back.
+    pub script: &'static Script,
+    /// How many keys and how many words the decisive step is given for each job, besides id, worker and queue.
+    pub keys: usize,
+    pub words: usize,
+    /// Whether the system's keys show workers that live. If they do not, the share of jobs tells a mass death.
+    pub shows_workers: bool,
+    /// What the system itself does about jobs of a killed worker, in one sentence.
+    pub own_recovery: &'static str,
+}
+
+/// One worker, as the system's keys show it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SeenWorker {
+    /// When its last sign of life ran out or runs out, in milliseconds of the server's clock.
+    pub due_ms: u64,
+    /// Jobs that it holds, as far as they were counted.
+    pub held: u64,
+    /// Whether it shows no sign of life at this moment. Whether that makes it dead depends on how long it lasts.
+    pub is_silent: bool,
+    /// When it came, as its keys tell; 0: they do not. A worker that came after the server was back was not cut off by the
+    /// server's absence.
+    pub came_ms: u64,
+}
+
+/// A job whose worker shows no sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldJob {
+    /// Unique among the jobs of the system.
+    pub key: Name,
+    pub worker: Name,
+    pub queue: Name,
+    /// For the decisive step: as many as [`ProfileFacts::keys`] and [`ProfileFacts::words`] say.
+    pub keys: Vec<String>,
+    pub words: Vec<String>,
+}
+
+/// What one look at a system's keys found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// What the system says about its version; empty if its keys do not tell.
+    pub version: String,
+    pub queues: BTreeMap<Name, u64>,
+    pub in_flight: u64,
+    pub workers: BTreeMap<Name, SeenWorker>,
+    /// Jobs of silent workers.
+    pub jobs: Vec<HeldJob>,
+    /// Whether silence counts from when lapsed first noticed it, because the system's keys do not tell since when
+    /// a worker is silent.
+    pub silence_is_noticed: bool,
+    /// What an operator should know, in sentences.
+    pub notes: Vec<String>,
+    /// Rows that were read.
+    pub examined: u64,
+}
+
+#[async_trait]
+pub(crate) trait Profile: Send + Sync {
+    fn facts(&self) -> &'static ProfileFacts;
+
+    /// Whether a name in the keyspace may belong to this system. Asked for every key while `detect` goes through them.
+    fn may_be_key(&self, key: &[u8]) -> bool;
+
+    /// Looks at the system's keys, in bounded steps. `None`: this server does not carry the system.
+    /// `Unsupported`: it does, in a layout that is not known.
+    async fn look(&self, reader: &Reader<'_>, limit: Duration) -> Result<Option<Seen>>;
+
+    /// Learns the names that [`may_be_key`](Self::may_be_key) said yes to, so that the next look needs no scan.
+    fn learn(&self, _keys: &[Vec<u8>]) {}
+}

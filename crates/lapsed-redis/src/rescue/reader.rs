@@ -1,0 +1,162 @@
+//! Reads a foreign system's keys in bounded steps, and never writes.
+
+use std::time::Duration;
+
+use lapsed_core::clock::Clock;
+use lapsed_core::{Error, Result};
+use redis::{Cmd, FromRedisValue};
+
+use crate::connection::RedisConnection;
+
+/// How many elements one SCAN, SSCAN or range asks for.
+const PAGE: usize = 500;
+
+/// How many commands go in one pipeline.
+const PIPELINE: usize = 200;
+
+/// How many elements of one key are read at most; the next look finds the rest.
+const ELEMENTS_MAX: usize = 200_000;
+
+/// Reads in bounded steps.
+pub(crate) struct Reader<'a> {
+    pub connection: &'a RedisConnection,
+    pub clock: &'a dyn Clock,
+}
+
+/// Limits of a walk through the keyspace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ScanLimits {
+    pub keys_max: u64,
+    /// A pause after each page, so that other clients are served.
+    pub pause: Duration,
+}
+
+impl Reader<'_> {
+    /// The server's clock, in milliseconds.
+    pub async fn now_ms(&self) -> Result<u64> {
+        let (seconds, micros): (u64, u64) =
+            self.connection.query("TIME", &redis::cmd("TIME")).await?;
+        Ok(seconds * 1_000 + micros / 1_000)
+    }
+
+    pub async fn one<T: FromRedisValue>(&self, verb: &str, args: &[&[u8]]) -> Result<T> {
+        let mut cmd = redis::cmd(verb);
+        cmd.arg(args);
+        self.connection.query(verb, &cmd).await
+    }
+
+    /// The type of a key, `none` if it does not exist.
+    pub async fn kind(&self, key: &[u8]) -> Result<String> {
+        self.one("TYPE", &[key]).await
+    }
+
+    /// Many commands, some hundred in each round trip. `None` for one that the server refuses, because a key has another
+    /// type.
+    pub async fn each<T: FromRedisValue>(
+        &self,
+        verb: &str,
+        commands: &[Vec<Vec<u8>>],
+    ) -> Result<Vec<Option<T>>> {
+        let mut answers = Vec::with_capacity(commands.len());
+        for some in commands.chunks(PIPELINE) {
+            let mut pipeline = redis::pipe();
+            for args in some {
+                let mut cmd: Cmd = redis::cmd(verb);
+                cmd.arg(args);
+                pipeline.add_command(cmd);
+            }
+            answers.extend(self.connection.query_each(verb, &pipeline, some.len()).await?);
+        }
+        Ok(answers)
+    }
+
+    /// The elements of a set; at most so many that the memory is bounded.
+    pub async fn set(&self, key: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let (mut all, mut cursor) = (Vec::new(), b"0".to_vec());
+        loop {
+            let count = PAGE.to_string();
+            let (next, page): (Vec<u8>, Vec<Vec<u8>>) =
+                self.one("SSCAN", &[key, &cursor, b"COUNT", count.as_bytes()]).await?;
+            all.extend(page);
+            if next == b"0" || all.len() >= ELEMENTS_MAX {
+                all.sort();
+                all.dedup();
+                return Ok(all);
+            }
+            cursor = next;
+        }
+    }
+
+    /// The elements of a list, from its end on, in pages: what is added at the front meanwhile is not missed twice.
+    pub async fn list_from_end(&self, key: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let last = -1 - all.len() as i64;
+            let (from, to) = ((last - PAGE as i64 + 1).to_string(), last.to_string());
+            let mut page: Vec<Vec<u8>> =
+                self.one("LRANGE", &[key, from.as_bytes(), to.as_bytes()]).await?;
+            let is_last = page.len() < PAGE;
+            page.reverse();
+            all.extend(page);
+            if is_last || all.len() >= ELEMENTS_MAX {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Members of a sorted set with scores from `from` to `to`, in the server's notation, lowest first.
+    pub async fn scores(&self, key: &[u8], from: &str, to: &str) -> Result<Vec<(Vec<u8>, f64)>> {
+        let mut all: Vec<(Vec<u8>, f64)> = Vec::new();
+        loop {
+            let (offset, count) = (all.len().to_string(), PAGE.to_string());
+            let args: [&[u8]; 7] = [
+                key,
+                from.as_bytes(),
+                to.as_bytes(),
+                b"WITHSCORES",
+                b"LIMIT",
+                offset.as_bytes(),
+                count.as_bytes(),
+            ];
+            let page: Vec<(Vec<u8>, f64)> = self.one("ZRANGEBYSCORE", &args).await?;
+            let is_last = page.len() < PAGE;
+            all.extend(page);
+            if is_last || all.len() >= ELEMENTS_MAX {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Goes through the names of all keys (of those that match `pattern`), in pages with a pause after each. Returns how many were seen.
+    pub async fn scan(
+        &self,
+        pattern: Option<&[u8]>,
+        limits: ScanLimits,
+        mut visit: impl FnMut(&[u8]),
+    ) -> Result<u64> {
+        let (mut cursor, mut seen) = (b"0".to_vec(), 0);
+        loop {
+            let count = (2 * PAGE).to_string();
+            let mut args: Vec<&[u8]> = vec![&cursor, b"COUNT", count.as_bytes()];
+            if let Some(pattern) = pattern {
+                args.extend([b"MATCH".as_slice(), pattern]);
+            }
+            let (next, page): (Vec<u8>, Vec<Vec<u8>>) = self.one("SCAN", &args).await?;
+            page.iter().for_each(|key| visit(key));
+            seen += 2 * PAGE as u64;
+            if next == b"0" {
+                return Ok(seen);
+            }
+            if seen >= limits.keys_max {
+                return Err(Error::Invalid(format!(
+                    "there are more than {} keys; raise the limit to look at all of them",
+                    limits.keys_max
+                )));
+            }
+            if !limits.pause.is_zero() {
+                self.clock.sleep(limits.pause).await;
+            }
+            cursor = next;
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! RQ 2 on Redis; RQ 1 is recognised and refused, because its keys do not say which execution a job belongs to.
+//!
+//! A worker and its work horse are dead when nobody is subscribed to `rq:pubsub:WORKER` any more. A killed process loses its
+//! connection at once, a stopped one keeps it, and a living one that lost it is subscribed again within a second. Where
+//! the server does not answer `PUBSUB`, the deadline in `rq:wip:QUEUE` decides, which the worker renews.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lapsed_core::{Error, Name, Result};
+
+use super::RescueLayout;
+use super::profile::{HeldJob, Profile, ProfileFacts, Seen, SeenWorker};
+use super::reader::Reader;
+use crate::script::{Script, rescue_script};
+
+static PUT_BACK: Script = rescue_script!("rescue_rq", "put_back.lua");
+
+/// A connection that has been gone for the limit does not come back. After the server was away, a worker may take a minute
+/// to connect again.
+pub(super) static FACTS: ProfileFacts = ProfileFacts {
+    name: "rq",
+    title: "RQ",
+    limit: Duration::from_secs(6),
+    grace: Duration::from_secs(90),
+    script: &PUT_BACK,
+    keys: 10,
+    words: 5,
+    shows_workers: true,
+    own_recovery: "RQ itself does not run them again: after 7 to 16 minutes it moves them to the failed jobs, unless they have retries left",
+};
+
+/// The worker of jobs that nobody has started.
+const NOBODY: &str = "intermediate";
+
+pub(super) fn open(_: &RescueLayout) -> Box<dyn Profile> {
+    Box::new(Rq)
+}
+
+struct Rq;
+
+/// A job that is in `rq:wip:QUEUE`.
+struct Execution {
+    queue: Name,
+    member: String,
+    id: String,
+    execution: String,
+    deadline_ms: u64,
+    worker: Option<Name>,
+    started: String,
+}
+
+#[async_trait]
+impl Profile for Rq {
+    fn facts(&self) -> &'static ProfileFacts {
+        &FACTS
+    }
+
+    fn may_be_key(&self, _: &[u8]) -> bool {
+        false
+    }
+
+    async fn look(&self, reader: &Reader<'_>, limit: Duration) -> Result<Option<Seen>> {
+        let (queues, workers) =
+            (reader.kind(b"rq:queues").await?, reader.kind(b"rq:workers").await?);
+        if queues != "set" && workers != "set" {
+            return Ok(None);
+        }
+        let mut seen = Seen { silence_is_noticed: true, ..Seen::default() };
+        let queues = self.queues(reader, &mut seen).await?;
+        self.registered_workers(reader, &mut seen).await?;
+        let mut running = Vec::new();
+        for queue in &queues {
+            running.extend(self.running(reader, queue, &mut seen).await?);
+        }
+        self.read_workers(reader, &mut running).await?;
+        let has_pubsub = self.ask_connections(reader, &running, &mut seen, limit).await?;
+        for one in running {
+            self.add(one, has_pubsub, &mut seen);
+        }
+        for queue in &queues {
+            self.add_intermediate(reader, queue, &mut seen).await?;
+        }
+        Ok(Some(seen))
+    }
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
+}
+
+impl Rq {
+    async fn queues(&self, reader: &Reader<'_>, seen: &mut Seen) -> Result<Vec<Name>> {
+        let keys = reader.set(b"rq:queues").await?;
+        let names: Vec<Name> = keys
+            .iter()
+            .filter_map(|key| Name::new(text(key)?.strip_prefix("rq:queue:")?).ok())
+            .collect();
+        let asked: Vec<Vec<Vec<u8>>> =
+            names.iter().map(|name| vec![format!("rq:queue:{name}").into_bytes()]).collect();
+        let lengths: Vec<Option<u64>> = reader.each("LLEN", &asked).await?;
+        seen.queues
+            .extend(names.iter().cloned().zip(lengths.into_iter().map(Option::unwrap_or_default)));
+        Ok(names)
+    }
+
+    /// Those in the set are no list of the living: RQ removes frozen ones, and killed ones stay. They tell the version.
+    async fn registered_workers(&self, reader: &Reader<'_>, seen: &mut Seen) -> Result<()> {
+        let keys = reader.set(b"rq:workers").await?;
+        let asked: Vec<Vec<Vec<u8>>> =
+            keys.iter().map(|key| vec![key.clone(), b"version".to_vec()]).collect();
+        let versions: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
+        let versions: BTreeSet<String> = versions.into_iter().flatten().flatten().collect();
+        seen.version = versions.iter().cloned().collect::<Vec<_>>().join(", ");
+        for key in &keys {
+            let name = text(key).and_then(|key| Name::new(key.strip_prefix("rq:worker:")?).ok());
+            seen.workers.extend(name.map(|name| (name, SeenWorker::default())));
+        }
+        match versions.iter().find(|version| !version.starts_with("2.")) {
+            None => Ok(()),
+            Some(other) => Err(Error::Unsupported {
+                operation: format!("rescuing jobs of RQ {other}: RQ 2 is known"),
+                store: reader.connection.place.to_string(),
+            }),
+        }
+    }
+
+    async fn running(
+        &self,
+        reader: &Reader<'_>,
+        queue: &Name,
+        seen: &mut Seen,
+    ) -> Result<Vec<Execution>> {
+        let members = reader.scores(format!("rq:wip:{queue}").as_bytes(), "-inf", "+inf").await?;
+        seen.in_flight += members.len() as u64;
+        seen.examined += members.len() as u64;
+        let mut running = Vec::new();
+        for (member, score) in members {
+            let Some(member) = text(&member) else { continue };
+            // Ids are free text, executions are not.
+            let Some((id, execution)) = member.rsplit_once(':') else { continue };
+            running.push(Execution {
+                queue: queue.clone(),
+                member: member.to_owned(),
+                id: id.to_owned(),
+                execution: execution.to_owned(),
+                deadline_ms: (score.max(0.0) as u64 + 1) * 1_000,
+                worker: None,
+                started: String::new(),
+            });
+        }
+        Ok(running)
+    }
+
+    /// The execution names its worker from RQ 2.11 on, and expires; the job names the last one that started it.
+    async fn read_workers(&self, reader: &Reader<'_>, running: &mut [Execution]) -> Result<()> {
+        let fields = |key: String| {
+            [key.as_str(), "worker_name", "started_at"]
+                .map(|word| word.as_bytes().to_vec())
+                .to_vec()
+        };
+        let executions: Vec<_> =
+            running.iter().map(|one| fields(format!("rq:execution:{}", one.member))).collect();
+        let jobs: Vec<_> = running.iter().map(|one| fields(format!("rq:job:{}", one.id))).collect();
+        type Fields = Option<Vec<Option<String>>>;
+        let executions: Vec<Fields> = reader.each("HMGET", &executions).await?;
+        let jobs: Vec<Fields> = reader.each("HMGET", &jobs).await?;
+        for ((one, execution), job) in running.iter_mut().zip(executions).zip(jobs) {
+            let first = |fields: &Fields, at: usize| {
+                fields.as_ref().and_then(|fields| fields.get(at).cloned().flatten())
+            };
+            let name =
+                first(&execution, 0).or_else(|| first(&job, 0)).filter(|name| !name.is_empty());
+            one.worker = name.and_then(|name| Name::new(&name).ok());
+            one.started = first(&job, 1).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Asks who is subscribed. False: this user or this server does not answer, and deadlines decide.
+    async fn ask_connections(
+        &self,
+        reader: &Reader<'_>,
+        running: &[Execution],
+        seen: &mut Seen,
+        limit: Duration,
+    ) -> Result<bool> {
+        let mut names: BTreeSet<Name> =
+            running.iter().filter_map(|one| one.worker.clone()).collect();
+        names.extend(seen.workers.keys().cloned());
+        let asked: Vec<Vec<Vec<u8>>> = names
+            .iter()
+            .map(|name| vec![b"NUMSUB".to_vec(), format!("rq:pubsub:{name}").into_bytes()])
+            .collect();
+        let answers: Vec<Option<(Vec<u8>, u64)>> = reader.each("PUBSUB", &asked).await?;
+        let has_pubsub = answers.iter().all(Option::is_some);
+        let now_ms = reader.now_ms().await?;
+        let mut births: BTreeMap<Name, (String, String)> = BTreeMap::new();
+        let asked: Vec<Vec<Vec<u8>>> = names
+            .iter()
+            .map(|name| {
+                [format!("rq:worker:{name}").as_str(), "birth", "current_job"]
+                    .map(|w| w.as_bytes().to_vec())
+                    .to_vec()
+            })
+            .collect();
+        let known: Vec<Option<(Option<String>, Option<String>)>> =
+            reader.each("HMGET", &asked).await?;
+        for (name, fields) in names.iter().zip(known) {
+            let (birth, job) = fields.unwrap_or_default();
+            births.insert(name.clone(), (birth.unwrap_or_default(), job.unwrap_or_default()));
+        }
+        for (name, answer) in names.iter().zip(answers) {
+            let subscribers = answer.map_or(1, |(_, subscribers)| subscribers);
+            // A worker that was started later under the same name does not speak for the one before it.
+            let (birth, job) = &births[name];
+            let is_another = running.iter().any(|one| {
+                one.worker.as_ref() == Some(name)
+                    && !one.started.is_empty()
+                    && *birth > one.started
+                    && *job != one.id
+            });
+            let is_silent = has_pubsub && (subscribers == 0 || is_another);
+            let due_ms = now_ms + limit.as_millis() as u64;
+            seen.workers.insert(
+                name.clone(),
+                SeenWorker { due_ms, held: 0, is_silent, came_ms: born_ms(birth) },
+            );
+        }
+        if !has_pubsub {
+            seen.silence_is_noticed = false;
+            seen.notes.push("this user may not call PUBSUB, so that a dead worker is known only when the deadline of its job has passed (up to 90 s, or the job's timeout with SimpleWorker)".to_owned());
+        }
+        Ok(has_pubsub)
+    }
+
+    fn add(&self, one: Execution, has_pubsub: bool, seen: &mut Seen) {
+        let nobody = Name::new("unknown worker").expect("a valid name");
+        let worker = one.worker.clone().unwrap_or_else(|| nobody.clone());
+        let by_connection = has_pubsub && one.worker.is_some();
+        let held = seen.workers.entry(worker.clone()).or_default();
+        held.held += 1;
+        if !by_connection {
+            // The deadline of its job is the only sign of life.
+            held.is_silent = true;
+            held.due_ms = held.due_ms.max(one.deadline_ms);
+        }
+        let is_silent = held.is_silent;
+        let key = Name::new(&format!("{}/{}", one.queue, one.id));
+        if let (true, Ok(key)) = (is_silent, key) {
+            let keys = keys_of(&one.queue, &one.id, &one.execution, worker.as_str());
+            let name = one.worker.map_or(String::new(), |worker| worker.to_string());
+            let pubsub = if by_connection { "pubsub" } else { "" };
+            let words = vec![one.member, one.id, one.execution, name, pubsub.to_owned()];
+            seen.jobs.push(HeldJob { key, worker, queue: one.queue, keys, words });
+        }
+    }
+
+    /// Ids that were taken and that no worker has started. Each counts as a worker of its own, which is silent.
+    async fn add_intermediate(
+        &self,
+        reader: &Reader<'_>,
+        queue: &Name,
+        seen: &mut Seen,
+    ) -> Result<()> {
+        let list = format!("rq:queue:{queue}:intermediate");
+        if reader.kind(list.as_bytes()).await? != "list" {
+            return Ok(());
+        }
+        for id in reader.list_from_end(list.as_bytes()).await? {
+            let Some(id) = text(&id) else { continue };
+            let executions: u64 =
+                reader.one("ZCARD", &[format!("rq:executions:{id}").as_bytes()]).await.unwrap_or(1);
+            let (Ok(key), Ok(worker)) =
+                (Name::new(&format!("{queue}/{id}")), Name::new(&format!("{NOBODY}:{id}")))
+            else {
+                continue;
+            };
+            if executions > 0 {
+                continue;
+            }
+            seen.in_flight += 1;
+            seen.workers.insert(
+                worker.clone(),
+                SeenWorker { held: 1, is_silent: true, ..SeenWorker::default() },
+            );
+            let words =
+                vec![String::new(), id.to_owned(), String::new(), String::new(), String::new()];
+            let keys = keys_of(queue, id, "", NOBODY);
+            seen.jobs.push(HeldJob { key, worker, queue: queue.clone(), keys, words });
+        }
+        Ok(())
+    }
+}
+
+/// The time in `birth`, in milliseconds; 0 if it cannot be read.
+fn born_ms(birth: &str) -> u64 {
+    let at = birth.parse::<jiff::Timestamp>();
+    at.ok().and_then(|at| u64::try_from(at.as_millisecond()).ok()).unwrap_or(0)
+}
+
+fn keys_of(queue: &Name, id: &str, execution: &str, worker: &str) -> Vec<String> {
+    vec![
+        format!("rq:wip:{queue}"),
+        format!("rq:job:{id}"),
+        format!("rq:execution:{id}:{execution}"),
+        format!("rq:executions:{id}"),
+        format!("rq:queue:{queue}"),
+        format!("rq:queue:{queue}:intermediate"),
+        "rq:queues".to_owned(),
+        format!("rq:failed:{queue}"),
+        format!("rq:worker:{worker}"),
+        format!("rq:results:{id}"),
+    ]
+}

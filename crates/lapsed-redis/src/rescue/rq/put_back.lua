@@ -1,0 +1,140 @@
+-- RQ 2: a job that is being worked on is a member `ID:EXECUTION` of `rq:wip:QUEUE`, whose score is the end of its last
+-- heartbeat. Between taking and starting, its id may be in `rq:queue:QUEUE:intermediate`. A worker (and its work horse, which
+-- inherits the socket) is subscribed to `rq:pubsub:WORKER` for as long as it lives.
+-- KEYS of a suspect   1 rq:wip:QUEUE (sorted set)  2 rq:job:ID (hash)  3 rq:execution:ID:EXECUTION (hash)
+--                     4 rq:executions:ID (sorted set)  5 rq:queue:QUEUE (list)  6 rq:queue:QUEUE:intermediate (list)
+--                     7 rq:queues (set)  8 rq:failed:QUEUE (sorted set)  9 rq:worker:WORKER (hash)  10 rq:results:ID (stream)
+-- Words of a suspect  1 member of wip, or empty (only in intermediate)  2 id of the job  3 execution  4 worker, or empty
+--                     5 `pubsub` if a lost connection counts, or empty
+-- O(log jobs + length of the intermediate list, which has one element for each worker) for each suspect; the queue is
+-- searched only for a job that was never started
+--
+-- Who can come in between: the worker's heartbeat (it sets the score), its end of the job (it removes the member), a worker
+-- that reconnects (it is subscribed again), and RQ's own cleanup, which removes the member before it does
+-- anything else. This script reads all of it again.
+local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', 'hash', 'stream' }
+local WRITES = { { 'ZREM', 1, 'x' }, { 'HSET', 2, 'x', 'x' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' }, { 'RPUSH', 5, 'x' },
+  { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' } }
+local FAILED_FOR_S = 31536000
+local CLOCKS_DIFFER_MS = 250
+-- The text of the failure, as RQ writes it: zlib, then base64.
+local FAILURE = 'eNotjEsOwjAMBa/yDlBxgB6ABUvEBVzsNO4nRrGh6u0JEbuR5s17ZMFhdZUKS4isjsUmsAoPoMLY6OXCyOTY7dMoWvGbhHW8km7CN5vuMqtHPcdmDDuV83/s/Q2HRobGAKs9fFpJOr8rhVoB+epITWlcvlwdNSk='
+
+-- 2026-11-18T12:00:00.000000Z, as RQ writes times.
+local function iso(ms)
+  local days, rest = math.floor(ms / 86400000), ms % 86400000
+  local z = days + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local day = doy - math.floor((153 * mp + 2) / 5) + 1
+  local month = mp < 10 and mp + 3 or mp - 9
+  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03d000Z', year, month, day, math.floor(rest / 3600000),
+    math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
+end
+
+-- A worker that was started later under the same name answers for itself only.
+local function is_another(s, started)
+  local worker = redis.call('HMGET', s.keys[9], 'birth', 'current_job')
+  return started and started ~= '' and worker[1] and worker[1] > started and worker[2] ~= s.words[2]
+end
+
+-- nil if its worker is dead, and s.deadline; else `A`.
+local function judge_worker(s, at, score, started)
+  local name = s.words[4]
+  if name ~= '' and s.words[5] == 'pubsub' then
+    local answer = redis.pcall('PUBSUB', 'NUMSUB', 'rq:pubsub:' .. name)
+    if type(answer) == 'table' and not answer['err'] then
+      if tonumber(answer[2]) > 0 and not is_another(s, started) then
+        return 'A'
+      end
+      local since = tonumber(redis.call('HGET', at.silence, name) or (at.act and at.now or at.now - at.limit))
+      s.deadline = since + at.limit
+      return at.now < s.deadline and 'A' or nil
+    end
+  end
+  if not score then
+    return 'A'
+  end
+  -- Whole seconds of the worker's clock: the end of that second counts.
+  s.deadline = (tonumber(score) + 1) * 1000
+  return at.now < s.deadline and 'A' or nil
+end
+
+local function judge(s, at)
+  local score = s.words[1] ~= '' and redis.call('ZSCORE', s.keys[1], s.words[1]) or nil
+  if s.words[1] ~= '' and not score then
+    return 'G'
+  end
+  if s.words[1] == '' then
+    if not redis.call('LPOS', s.keys[6], s.words[2]) or redis.call('ZCARD', s.keys[4]) > 0 then
+      return 'G'
+    end
+    local since = tonumber(redis.call('HGET', at.silence, 'intermediate:' .. s.words[2]) or at.now)
+    s.deadline = since + 60000
+    if at.now < s.deadline then
+      return 'A'
+    end
+  else
+    local started = redis.call('HGET', s.keys[2], 'started_at')
+    local code = judge_worker(s, at, score, started)
+    if code then
+      return code
+    end
+  end
+  local job = redis.call('HMGET', s.keys[2], 'status', 'data')
+  local waits = job[1] == 'queued' and redis.call('LPOS', s.keys[5], s.words[2])
+  if (job[1] == 'started' or job[1] == 'queued') and not waits then
+    s.payload = job[2] or ''
+    return nil
+  end
+  -- It has ended, or is on its queue again: only what still points to it is removed.
+  s.is_over = true
+  return 'G'
+end
+
+local function take_out(s)
+  if s.words[1] ~= '' then
+    redis.call('ZREM', s.keys[1], s.words[1])
+    redis.call('DEL', s.keys[3])
+    redis.call('ZREM', s.keys[4], s.words[3])
+  end
+  redis.call('LREM', s.keys[6], 1, s.words[2])
+end
+
+-- As `BaseRegistry.requeue` and `Queue._enqueue_async_job`; `retries_left` stays, because it counts failures of the job.
+local function put_back(s, at, front)
+  take_out(s)
+  redis.call('HSET', s.keys[2], 'status', 'queued', 'enqueued_at', iso(at.now), 'started_at', '', 'ended_at', '')
+  redis.call('SADD', s.keys[7], s.keys[5])
+  redis.call(front and 'LPUSH' or 'RPUSH', s.keys[5], s.words[2])
+end
+
+-- As `Job._handle_failure`.
+local function bury(s, at)
+  take_out(s)
+  redis.call('HSET', s.keys[2], 'status', 'failed', 'ended_at', iso(at.now))
+  redis.call('ZADD', s.keys[8], whole(math.floor(at.now / 1000) + FAILED_FOR_S), s.words[2])
+  redis.call('XADD', s.keys[10], 'MAXLEN', '10', '*', 'type', '2', 'exc_string', FAILURE, 'worker_name', s.words[4],
+    'execution_id', s.words[3])
+end
+
+local function discard(s)
+  take_out(s)
+  redis.call('DEL', s.keys[2])
+end
+
+local function after(s)
+  if s.is_over then
+    take_out(s)
+  end
+end
+
+-- A worker notes its birth. The clocks of two hosts differ, so that a quarter of a second of doubt is left.
+local function came_after(s, at)
+  local birth = redis.call('HGET', s.keys[9], 'birth')
+  return birth and birth > iso(at.back + CLOCKS_DIFFER_MS)
+end

@@ -1,0 +1,225 @@
+//! One look at a foreign system's keys, and the suspects that follow from it.
+//!
+//! Where the system's keys do not say since when a worker is silent (a lost connection leaves no time behind), lapsed notes
+//! when it first found the worker silent, on the server, so that several daemons and single commands share it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use lapsed_core::owner::Incarnation;
+use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::{Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage};
+use lapsed_core::{Error, Name, Result};
+
+use super::profile::{HeldJob, Seen};
+use super::reader::Reader;
+use super::{LOCK, RescuedInflight};
+
+/// How much the clock of a worker's host and the server's clock may differ, in milliseconds.
+const CLOCKS_DIFFER_MS: u64 = 250;
+
+/// What one look found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Survey {
+    /// The server's clock; 0: there was no look yet.
+    pub now_ms: u64,
+    pub seen: Seen,
+    /// Jobs whose worker has been silent for the limit, by deadline, worker and key.
+    suspects: Vec<Suspect>,
+    /// Where each job of a silent worker is in `seen.jobs`.
+    places: HashMap<Name, usize>,
+}
+
+type Place<'a> = (u64, &'a str, &'a str);
+
+fn place(suspect: &Suspect) -> Place<'_> {
+    (suspect.deadline_ms, suspect.owner.as_str(), suspect.key.as_str())
+}
+
+/// `deadline worker key`: names have no control characters, so this one separates them.
+pub(super) fn after(suspect: &Suspect) -> Cursor {
+    Cursor(Some(format!("{}\u{1}{}\u{1}{}", suspect.deadline_ms, suspect.owner, suspect.key)))
+}
+
+/// Where to go on; from the beginning if it cannot be understood.
+fn parse_cursor(cursor: &Cursor) -> Option<Place<'_>> {
+    let mut parts = cursor.0.as_deref()?.splitn(3, '\u{1}');
+    Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))
+}
+
+impl Survey {
+    fn new(now_ms: u64, seen: Seen) -> Survey {
+        let due = |job: &HeldJob| seen.workers.get(&job.worker).map_or(now_ms, |w| w.due_ms);
+        let mut suspects: Vec<Suspect> = seen
+            .jobs
+            .iter()
+            .map(|job| Suspect {
+                key: job.key.clone(),
+                owner: job.worker.clone(),
+                incarnation: Incarnation(0),
+                deadline_ms: due(job),
+                reason: Reason::OwnerDead,
+            })
+            .filter(|suspect| suspect.deadline_ms <= now_ms)
+            .collect();
+        suspects.sort_by(|one, other| place(one).cmp(&place(other)));
+        let places = seen.jobs.iter().enumerate().map(|(at, job)| (job.key.clone(), at)).collect();
+        Survey { now_ms, seen, suspects, places }
+    }
+
+    /// What the decisive step needs to know of a job, if its worker was silent.
+    pub fn job(&self, key: &Name) -> Option<&HeldJob> {
+        self.seen.jobs.get(*self.places.get(key)?)
+    }
+
+    pub fn suspects(&self) -> &[Suspect] {
+        &self.suspects
+    }
+
+    /// One page of suspects. The brake's word counts workers.
+    pub fn page(&self, request: &PageRequest) -> SuspectPage {
+        let examined = if request.after.0.is_none() { self.seen.examined } else { 0 };
+        let from = parse_cursor(&request.after);
+        let first = from.map_or(0, |from| self.suspects.partition_point(|one| place(one) <= from));
+        let most = request.undeclared_max.unwrap_or(usize::MAX);
+        let mut workers: Vec<&Name> = Vec::new();
+        let mut page = SuspectPage { last: true, examined, ..SuspectPage::default() };
+        for (at, suspect) in self.suspects.iter().enumerate() {
+            if workers.last() != Some(&&suspect.owner) && !workers.contains(&&suspect.owner) {
+                if workers.len() == most {
+                    return page;
+                }
+                workers.push(&suspect.owner);
+            }
+            if at < first {
+                continue;
+            }
+            if page.suspects.len() == request.limit {
+                page.last = false;
+                return page;
+            }
+            page.suspects.push(suspect.clone());
+        }
+        page
+    }
+
+    /// Whether the worker of every suspect is known to have come after `back_ms`.
+    fn all_came_after(&self, back_ms: u64) -> bool {
+        let came_ms = |one: &Suspect| self.seen.workers.get(&one.owner).map_or(0, |w| w.came_ms);
+        self.suspects.iter().all(|one| came_ms(one) > back_ms + CLOCKS_DIFFER_MS)
+    }
+
+    /// Workers whose silence has lasted for the limit and who hold something.
+    pub fn dead_workers(&self) -> usize {
+        let mut names: Vec<&str> = self.suspects.iter().map(|one| one.owner.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.len()
+    }
+}
+
+impl RescuedInflight {
+    /// Looks at the system's keys. Only a pass that acts notes on the server who is silent.
+    pub(super) async fn look(&self, act: PassMode) -> Result<Arc<Survey>> {
+        let connection = &self.context().connection;
+        let reader = Reader { connection, clock: &**self.context_clock() };
+        let facts = self.profile.facts();
+        let seen = self.profile.look(&reader, self.limit).await?;
+        let now_ms = reader.now_ms().await?;
+        let mut seen = seen.unwrap_or_default();
+        seen.jobs
+            .retain(|job| self.layout.queues.is_empty() || self.layout.queues.contains(&job.queue));
+        if seen.silence_is_noticed {
+            self.note_silence(&mut seen, now_ms, act).await?;
+        }
+        let wrong = seen
+            .jobs
+            .iter()
+            .find(|job| job.keys.len() != facts.keys || job.words.len() != facts.words);
+        if let Some(job) = wrong {
+            return Err(Error::Corrupt {
+                store: self.context().place(),
+                what: format!(
+                    "the profile {} says too much or too little of `{}`",
+                    facts.name, job.key
+                ),
+            });
+        }
+        let survey = Arc::new(Survey::new(now_ms, seen));
+        *self.last.lock().expect(LOCK) = survey.clone();
+        Ok(survey)
+    }
+
+    fn context_clock(&self) -> &Arc<dyn lapsed_core::clock::Clock> {
+        &self.context().clock
+    }
+
+    /// The last look, or a first one.
+    pub(super) async fn last_or_look(&self) -> Result<Arc<Survey>> {
+        let last = self.last();
+        if last.now_ms > 0 { Ok(last) } else { self.look(PassMode::DryRun).await }
+    }
+
+    /// Notes who is silent now and was not before, and forgets who is not silent any more. Sets since when each is
+    /// silent. A dry run notes nothing: for it, whoever is silent has been so for the limit.
+    async fn note_silence(&self, seen: &mut Seen, now_ms: u64, act: PassMode) -> Result<()> {
+        let (connection, key) = (&self.context().connection, self.own("silence"));
+        let mut cmd = redis::cmd("HGETALL");
+        cmd.arg(&key);
+        let known: BTreeMap<String, u64> = connection.query("HGETALL", &cmd).await?;
+        let limit_ms = self.limit_ms();
+        let (mut pipeline, mut count) = (redis::pipe(), 0);
+        for (name, worker) in seen.workers.iter_mut().filter(|(_, worker)| worker.is_silent) {
+            let since_ms = match known.get(name.as_str()) {
+                Some(since_ms) => *since_ms,
+                None if act == PassMode::DryRun => now_ms.saturating_sub(limit_ms),
+                None => {
+                    pipeline.cmd("HSETNX").arg(&key).arg(name.as_str()).arg(now_ms);
+                    count += 1;
+                    now_ms
+                }
+            };
+            worker.due_ms = since_ms + limit_ms;
+        }
+        for name in known.keys() {
+            if !seen.workers.get(name.as_str()).is_some_and(|worker| worker.is_silent) {
+                pipeline.cmd("HDEL").arg(&key).arg(name);
+                count += 1;
+            }
+        }
+        if act == PassMode::Reclaim {
+            let _: Vec<Option<u64>> = connection.query_each("HSETNX", &pipeline, count).await?;
+        }
+        Ok(())
+    }
+
+    /// The brake judges by workers where the system's keys show who lives, and by jobs where they do not.
+    pub(super) async fn count(&self, survey: &Survey) -> Result<Census> {
+        let (mut census, back_ms) = self.owners.count_since().await?;
+        let seen = &survey.seen;
+        let back_ms = if survey.all_came_after(back_ms) { 0 } else { back_ms };
+        census.population = seen.in_flight;
+        census.suspects = survey.suspects().len() as u64;
+        let oldest = survey.suspects().first().map(|suspect| suspect.deadline_ms);
+        census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));
+        census.back_ms = back_ms;
+        if self.profile.facts().shows_workers {
+            let dead = survey.dead_workers() as u64;
+            let alive = seen.workers.values().filter(|worker| !worker.is_silent).count() as u64;
+            (census.owners_live, census.owners_overdue) = (alive, dead);
+            if back_ms > 0 {
+                (census.owners_spared, census.owners_overdue) = (dead, 0);
+            }
+        } else {
+            let recent_ms = census.now_ms.saturating_sub(self.context().threshold_ms());
+            let recent = survey.suspects().iter().filter(|one| one.deadline_ms > recent_ms);
+            census.orphans = census.suspects;
+            census.entries_tracked = seen.in_flight;
+            census.entries_due_recently = recent.count() as u64;
+            if back_ms > 0 {
+                (census.orphans_spared, census.orphans, census.suspects) = (census.orphans, 0, 0);
+            }
+        }
+        Ok(census)
+    }
+}
