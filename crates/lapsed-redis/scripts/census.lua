@@ -3,7 +3,7 @@
 -- ARGV  1 threshold_ms  2 at most so many of the overdue owners are looked at one by one
 -- Answers  {now, back, run, live, overdue, spared, died recently, held by the overdue owners,
 --           oldest deadline or '', since when the server is back, if that is less than a threshold ago}
--- O(log incarnations + the overdue owners); while a store-away grace runs: O(lives)
+-- O(log incarnations + the overdue owners); while a store-away grace runs: O(incarnations)
 local K = base(KEYS)
 local now = clock()
 local back, run = presence(K.meta, now, 0, 0, false)

@@ -1,7 +1,8 @@
 -- How many jobs are in flight, and how many of them are due.
 -- KEYS  the base keys, then: 12 index
 -- ARGV  1 threshold_ms
--- Answers  {now, since when the server is back or 0, run, population, due, oldest deadline or ''}
+-- Answers  {now, since when the server is back or 0, run, population, due, oldest deadline or '',
+--   how many became due within the last threshold}
 -- O(log jobs)
 local K = base(KEYS)
 local index = KEYS[12]
@@ -25,4 +26,5 @@ if due > 0 then
   local deadline = deadline_of(first, threshold)
   oldest = deadline and whole(deadline) or ''
 end
-return { whole(now), whole(back), run, redis.call('ZCARD', index), due, oldest }
+local before = due > 0 and due_until(now - 2 * threshold) or 0
+return { whole(now), whole(back), run, redis.call('ZCARD', index), due, oldest, due - before }

@@ -6,8 +6,9 @@
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 threshold_ms  8 TTL of the lock in s  9 TTL of the application's keys in s  10 format of the
 --       queues  11 way  12 crashes_max  13 crash_window_ms  14 age_max_ms  15 how many
---       queues  16 how many suspects
---       then the names of the queues, then for each suspect: id, which of the processes (0: none)
+--       queues  16 how many suspects  17 where dead letters go: `sidekiq` or `lapsed`
+--       then the names of the queues (`\1dead`: Sidekiq's set of dead jobs, which is no queue), then for
+--       each suspect: id, which of the processes (0: none)
 -- Answers  {'again', names of queues that are needed and were not named}: nothing was done
 --          {now_ms, held_us, first receipt, codes, then in order for each that was reclaimed: deadline_ms
 --           and what the receipt says; for each N and U: why}
@@ -24,6 +25,7 @@ local sweeper, number, act = ARGV[1], ARGV[2], ARGV[4] == 'reclaim'
 local threshold, lock_ttl, keys_ttl, format = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local rule = { way = ARGV[11], crashes_max = tonumber(ARGV[12]), age_max = tonumber(ARGV[14]) }
 local window, queues, count = tonumber(ARGV[13]), tonumber(ARGV[15]), tonumber(ARGV[16])
+local to_sidekiq, DEAD_SET = ARGV[17] == 'sidekiq', '\1dead'
 local details = {}
 for _, key in ipairs({ KEYS[20], KEYS[21] }) do
   details[#details + 1] = key ~= KEYS[1] and key or nil
@@ -55,7 +57,7 @@ end
 -- Each queue and each process is looked at once, and only if somebody needs it.
 local queue_of = {}
 for n = 1, queues do
-  queue_of[ARGV[16 + n]] = { name = ARGV[16 + n], key = KEYS[21 + n], payloads = {} }
+  queue_of[ARGV[17 + n]] = { name = ARGV[17 + n], key = KEYS[21 + n], payloads = {} }
 end
 local function takes(queue)
   if queue.takes == nil then
@@ -66,6 +68,19 @@ local function takes(queue)
     end
   end
   return queue.takes
+end
+local function dead_set_takes(set)
+  if set.takes == nil then
+    local kind = redis.call('TYPE', set.key).ok
+    set.takes = kind == 'none' or kind == 'zset'
+    set.why = 'WRONGTYPE the key `' .. set.key .. '` is a ' .. kind .. ', not a sorted set'
+    for _, command in ipairs({ { 'ZADD', set.key, '1', 'x' }, { 'ZREM', set.key, 'x' } }) do
+      if not redis.acl_check_cmd(unpack(command)) then
+        set.takes, set.why = false, 'NOPERM this user may not call ' .. command[1] .. ' on `' .. set.key .. '`'
+      end
+    end
+  end
+  return set.takes
 end
 local living = {}
 local function lives(process)
@@ -100,22 +115,54 @@ end
 
 local logs = {} -- by crash id; of one job there may be two entries
 local missing, is_missing = {}, {}
+local function needed(name)
+  if not queue_of[name] and not is_missing[name] then
+    missing[#missing + 1], is_missing[name] = name, true
+  end
+  return queue_of[name]
+end
+
+-- A job becomes a dead letter: nil, or the code of why it cannot.
+local function judge_letter(s)
+  local record = redis.call('HGET', dead, s.id)
+  local score, sha
+  if record then
+    score, sha = place_in_set(record)
+  end
+  s.to_sidekiq = to_sidekiq and s.is_kept
+  if s.to_sidekiq or score then
+    local set = needed(DEAD_SET)
+    if not set then
+      return 'N'
+    elseif not dead_set_takes(set) then
+      s.text = set.why
+      return 'N'
+    end
+    s.replaced = score and member_of(set.key, score, sha)
+    if score and not s.replaced then
+      return nil
+    end
+  end
+  local queue, payload = read_letter(record)
+  if queue and payload ~= s.payload then
+    s.text = 'there is another dead letter of this id'
+    return 'N'
+  end
+  return nil
+end
+
 local function judge_job(s)
   local times = counting(logs[s.crash_id] or '', window, now)
   note_crash(times, threshold, now)
   s.did, s.extra = decide(rule, '', '', true, #times, now - s.deadline)
   if s.did == 'd' then
-    local queue, payload = read_letter(redis.call('HGET', dead, s.id))
-    if queue and payload ~= s.payload then
-      s.text = 'there is another dead letter of this id'
-      return 'N'
+    local no_letter = judge_letter(s)
+    if no_letter then
+      return no_letter
     end
   elseif s.did == 'p' then
-    s.target = queue_of[s.queue]
+    s.target = needed(s.queue)
     if not s.target then
-      if not is_missing[s.queue] then
-        missing[#missing + 1], is_missing[s.queue] = s.queue, true
-      end
       return 'N'
     end
     if not takes(s.target) then
@@ -125,7 +172,8 @@ local function judge_job(s)
   end
   local log = table.concat(times, ',')
   logs[s.crash_id] = log
-  s.note = s.did .. (s.did == 'd' and s.extra or '') .. ':0:' .. #times .. ':' .. s.queue
+  s.crashes = #times
+  s.note = s.did .. (s.did == 'd' and s.extra or '') .. (s.to_sidekiq and 's' or '') .. ':0:' .. #times .. ':' .. s.queue
   if s.did ~= 'p' then
     s.tail = pack_tail('0', '', '', log, s.queue, s.payload)
   end
@@ -134,7 +182,7 @@ end
 
 local suspects, ids, seen = {}, {}, {}
 for n = 1, count do
-  local at = 15 + queues + 2 * n
+  local at = 16 + queues + 2 * n
   suspects[n] = { id = ARGV[at], process = tonumber(ARGV[at + 1]) }
   ids[n] = ARGV[at]
 end
@@ -159,7 +207,7 @@ for n, s in ipairs(due) do
     s.code = 'G'
     gone[#gone + 1] = s.id
   else
-    s.queue, s.crash_id = read_job(s.payload, format)
+    s.queue, s.crash_id, s.is_kept = read_job(s.payload, format)
     if s.queue then
       readable[#readable + 1], crash_ids[#crash_ids + 1] = s, s.crash_id
     else
@@ -210,6 +258,7 @@ end
 local function put_all()
   local now_text = whole(now)
   local letters, ids_of, log, log_at, dropped, order = {}, {}, {}, {}, 0, {}
+  local replaced, to_set = {}, {}
   for _, s in ipairs(reclaimed) do
     log[#log + 1], log[#log + 2] = s.crash_id, logs[s.crash_id]
     log_at[#log_at + 1], log_at[#log_at + 2] = now_text, s.crash_id
@@ -219,7 +268,16 @@ local function put_all()
       end
       s.target.payloads[#s.target.payloads + 1] = s.payload
     elseif s.did == 'd' then
-      letters[#letters + 1], letters[#letters + 2] = s.id, pack_dead(s.extra, now, '', s.tail)
+      local place = ''
+      if s.to_sidekiq then
+        -- A score of its own for each: Sidekiq finds a dead job by its score.
+        local at = string.format('%.6f', (began + #to_set / 2) / 1000000)
+        local member = as_failed(s.payload, failure_words(s.extra, s.id, s.crashes), at)
+        to_set[#to_set + 1], to_set[#to_set + 2] = at, member
+        place = 'sidekiq:' .. at .. ':' .. redis.sha1hex(member)
+      end
+      replaced[#replaced + 1] = s.replaced
+      letters[#letters + 1], letters[#letters + 2] = s.id, pack_dead(s.extra, now, place, s.tail)
       ids_of[#ids_of + 1] = s.id
     else
       dropped = dropped + 1
@@ -229,6 +287,10 @@ local function put_all()
   each('ZADD', crashes_at, log_at)
   each('HSET', dead, letters)
   each('ZADD', dead_ids, members(ids_of))
+  if queue_of[DEAD_SET] then
+    each('ZREM', queue_of[DEAD_SET].key, replaced)
+    each('ZADD', queue_of[DEAD_SET].key, to_set)
+  end
   if dropped > 0 then
     redis.call('HINCRBY', K.meta, 'dropped', dropped)
   end

@@ -10,7 +10,7 @@
 --          unknown, d added to the dead letters, p put on its queue, q not looked at (its queue is longer than
 --          `longest`), r removed, m moved meanwhile, g gone
 --          account: {in flight as counted, as it is, entered as counted, as it is}
--- O(jobs * log held); account O(lives)
+-- O(jobs * log held); account O(incarnations)
 local K = base(KEYS)
 K.jobs, K.dead, K.queues = KEYS[12], KEYS[13], KEYS[14]
 local act, lives, given = ARGV[1] == 'act', tonumber(ARGV[2]), tonumber(ARGV[3])

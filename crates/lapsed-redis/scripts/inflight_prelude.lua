@@ -70,7 +70,7 @@ local function new_tokens(meta, count)
   return whole(math.floor(first / TOKENS)), first, first % TOKENS
 end
 
--- The life that somebody claims: its number, or nil and the answer to give.
+-- The incarnation that a caller claims to be: its number, or nil and the answer to give.
 local function claimed_life(K, owner, inc)
   if inc == '' then
     inc = newest(redis.call('HGET', K.names, owner))

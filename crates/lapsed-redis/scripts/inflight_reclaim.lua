@@ -70,7 +70,7 @@ for g = 1, count do
     ids[i] = ARGV[at + 2 + i]
   end
   at = at + 3 + size
-  -- The life.
+  -- The incarnation.
   local verdict = no
   if not no then
     local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))

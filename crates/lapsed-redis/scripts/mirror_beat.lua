@@ -7,7 +7,7 @@
 -- Answers  one letter a name: N noted, D deactivated, O offline, S declared silent, so that only the truth
 --          knows; nil if the mirror is not seeded
 -- O(names)
-local known = redis.call('HMGET', KEYS[1], 'seeded', 'kept', 'losses', 'missed')
+local known = redis.call('HMGET', KEYS[1], 'seeded', 'kept', 'losses', 'missed', 'batched')
 if not is_seeded(KEYS, known) then
   return false
 end
@@ -64,5 +64,8 @@ elseif n > 0 then
       end
     end
   end
+end
+if n * 5 >= redis.call('SCARD', KEYS[2]) then
+  note_batched(KEYS[1], known[5], late and sent or now, n)
 end
 return table.concat(codes)

@@ -4,7 +4,9 @@
 -- meta has of the mirror: `seeded` the incarnation in which it was seeded; `kept` which of the keys 2 to 4 were
 -- there after the last change; `losses` how often one of them was found gone; `base` the incarnation that the
 -- versions are of; `seeding:ATTEMPT` the incarnation in which that attempt began; `missed` whether any beat is
--- missing; `turn` who makes the next snapshot, and until when.
+-- missing; `turn` who makes the next snapshot, and until when; `batched` when lapsed last wrote the beats of many
+-- at once, newest first; `mass` when somebody else did, how many of how many were found then; `masses` how
+-- often that was found.
 
 local DAY = 86400000
 
@@ -280,4 +282,16 @@ end
 -- Looks at the types of the own keys, so that nothing fails in the middle.
 local function must_be_own(KEYS)
   must_be({ KEYS[1], KEYS[4], KEYS[5], KEYS[7] }, { KEYS[6] })
+end
+
+-- Remembers a time at which lapsed itself wrote the beats of many, so that `mirror_beats` knows whose they are.
+local function note_batched(meta, known, at, beats)
+  if beats < 5 then
+    return
+  end
+  local times = { whole(at) }
+  for time in string.gmatch(known or '', '%d+') do
+    times[#times + 1] = #times < 16 and time or nil
+  end
+  redis.call('HSET', meta, 'batched', table.concat(times, ','))
 end

@@ -1,5 +1,5 @@
 -- Begins to seed. In a run of the server or of its data that nobody has begun to seed yet, what is known of
--- versions and of the silent is of another life, and is forgotten: every state counts as new.
+-- versions and of the silent is of another run of the server, and is forgotten: every state counts as new.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed  6 doomed_at  7 missing  8 snapshot
 -- ARGV  1 something that no other attempt has
 -- Answers  the name of the attempt
@@ -27,7 +27,7 @@ if known.base ~= incarnation then
   redis.call('HDEL', KEYS[1], 'missed')
   drop(KEYS)
 end
--- Attempts of other lives, and those that nobody has ended within an hour, are over.
+-- Attempts of other runs of the server, and those that nobody has ended within an hour, are over.
 for field, of in pairs(known) do
   local began = string.match(field, '^seeding:(%d+)%-')
   if began and (of ~= incarnation or us - tonumber(began) > HOUR * 1000) then

@@ -1,24 +1,13 @@
 -- Returns the records of some incarnations.
 -- KEYS  the base keys
--- ARGV  `page` after limit | `some` incarnation... | `newest` owner
+-- ARGV  `some` incarnation... | `newest` owner
 -- Answers  {now_ms, back_ms, [incarnation, packed incarnation, deadline_ms or '', held] ...}
--- O(incarnations answered); a page sorts the numbers of all incarnations
+-- O(incarnations answered)
 local K = base(KEYS)
 local now = clock()
 local back = presence(K.meta, now, 0, 0, false) or 0
 local incs = {}
-if ARGV[1] == 'page' then
-  local after, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
-  for _, inc in ipairs(redis.call('HKEYS', K.lives)) do
-    if tonumber(inc) > after then
-      incs[#incs + 1] = inc
-    end
-  end
-  table.sort(incs, function(a, b) return tonumber(a) < tonumber(b) end)
-  for i = #incs, limit + 1, -1 do
-    incs[i] = nil
-  end
-elseif ARGV[1] == 'newest' then
+if ARGV[1] == 'newest' then
   incs[1] = newest(redis.call('HGET', K.names, ARGV[2]))
 else
   for i = 2, #ARGV do

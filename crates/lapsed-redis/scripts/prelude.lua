@@ -42,8 +42,10 @@ end
 -- Which run of the server this is, and since when everybody could reach it. A server that was
 -- started anew is back since its start; one that used to be a replica and is master now, since this
 -- moment, because when it was promoted nobody can tell. `seen` is when the caller last knew the
--- server to answer, 0 if it never greeted it: a longer silence than `gap` counts as an absence, and
--- so does a server that has forgotten the greeting (FLUSHALL). Writes only if `act`.
+-- server to answer, 0 if it never greeted it. If that is longer ago than `gap`, the request was late, and is
+-- treated as after an absence: perhaps the server stood still, perhaps only the caller did, so nothing is
+-- recorded for others (`record_absence` does that). A server that has forgotten the greeting (FLUSHALL) was
+-- away. Writes only if `act`.
 local function presence(meta, now, seen, gap, act)
   -- The server's own error does not say which command it is that is missing.
   if not redis.acl_check_cmd('INFO', 'server') then
@@ -67,15 +69,17 @@ local function presence(meta, now, seen, gap, act)
     end
     back = math.max(back, since)
   end
-  local away = seen > 0 and (now - seen > gap or not known[1])
-  if away then
-    back = now
-  end
-  if act and (fresh or away) then
+  local emptied = seen > 0 and not known[1]
+  local late = seen > 0 and now - seen > gap
+  if act and (fresh or emptied) then
+    back = emptied and now or back
     redis.call('HSET', meta, 'run', run, 'back', whole(back))
     if fresh and known[1] then
       redis.call('HSET', meta, 'jump', '1')
     end
+  end
+  if late or emptied then
+    back = now
   end
   if now < tonumber(known[3] or 0) then
     back = 0
@@ -191,6 +195,20 @@ local function good_until(now, left, ttl)
     return now + ttl
   end
   return left > 0 and now + math.min(left, ttl) or nil
+end
+
+-- The record of one owner in an adopted registry, `first:good:held`: when it was first seen, until when its last
+-- known heartbeat was good (0: it was never seen alive), and when a scan last found it holding something.
+local function read_observed(record)
+  if not record then
+    return nil, 0, nil
+  end
+  local first, good, held = string.match(record, '^(%d+):(%d+):(%d+)$')
+  return tonumber(first), tonumber(good or 0), tonumber(held)
+end
+
+local function pack_observed(first, good, held)
+  return whole(first) .. ':' .. whole(good) .. ':' .. whole(held)
 end
 
 -- Somebody who beats without lapsed beats: until `deadline`, even if it was declared dead before.

@@ -1,5 +1,5 @@
 -- Reconciles what the incarnations of one owner hold with the registry: entries that the application wrote
--- itself are filed, under the newest life of their owner, or under one that its heartbeat key keeps
+-- itself are filed, under the newest incarnation of their owner, or under one that its heartbeat key keeps
 -- alive; what is filed and is not (or no longer) that owner's is taken out.
 -- KEYS  the base keys, then: 12 the registry's hash  13... what the incarnations of that owner hold
 -- ARGV  1 owner  2 `act` or `dry`  3 how many of KEYS 13...  then their incarnations, then the keys to

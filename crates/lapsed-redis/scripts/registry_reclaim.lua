@@ -1,13 +1,15 @@
 -- The decisive step: guard, act and receipt.
 -- KEYS  the base keys, then: 12 the registry's hash, then for each group three:
---       what the incarnation holds, what was taken from it, its heartbeat (KEYS 1 again: none)
+--       what the incarnation holds, what was taken from it, its heartbeat (KEYS 1 again: none);
+--       of incarnation 0: the record of observed owners, the same again if this batch takes the last that the
+--       owner is known to hold (KEYS 1: it does not), its heartbeat
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 threshold_ms (for what the application writes)  8 shards  9 this shard
 --       10 how many groups, then for each:
 --       incarnation (0: keys that the application writes itself, judged by its heartbeat key alone)
---       owner  deadline_ms (a hint, for 0 only)  how many keys  the keys, none of them twice
+--       owner  deadline_ms (for 0 only: since when the caller has missed the heartbeat)  how many keys  the keys, none of them twice
 -- Answers  {now_ms, held_us, owners ended, first receipt, step, [deadline_ms, how, codes] a group}
---          codes: one letter a key: R reclaimed, A alive, S store away, M moved, G gone, L not the leader, D done before
+--          codes: one letter a key: R reclaimed, A alive, N newcomer, S store away, M moved, G gone, L not the leader, D done before
 -- O(keys * log held)
 --
 -- Who can come in between: nobody, it is one script. All reads come before the first write, and
@@ -44,20 +46,30 @@ for g = 1, tonumber(ARGV[10]) do
     keys[i] = ARGV[at + 3 + i]
   end
   at = at + 4 + size
-  -- The life.
+  -- The incarnation.
   local verdict, incarnation = no, nil
   if not no and inc == '0' then
+    -- Dead is whose heartbeat was seen and is gone, or who had none for a whole TTL since it was first seen.
+    local first, good = read_observed(redis.call('HGET', held, owner))
     group.deadline, group.how = tonumber(hint), 'd'
     if redis.call('EXISTS', heartbeat) == 1 then
       verdict = 'A'
     elseif now < back + threshold then
       verdict = 'S'
+    elseif good > 0 then
+      group.deadline = math.min(good, now, group.deadline)
+    elseif not first or now < first + threshold then
+      verdict = 'N'
+    else
+      group.deadline = first + threshold
     end
+    -- Whatever this name registers after its last entry was taken is somebody's who has just begun.
+    group.forget = not verdict and lost ~= KEYS[1]
   elseif not no then
     incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
     must_be({}, { held, lost })
     -- The heartbeat of somebody who beats without lapsed is all that is known of it, also after it
-    -- was declared dead: there is no second life to tell apart, unless one was begun since.
+    -- was declared dead: there is no second incarnation to tell apart, unless one was begun since.
     local good = nil
     if incarnation and incarnation.external and heartbeat ~= KEYS[1]
       and (incarnation.ending == '-' or incarnation.ending == 'd' and newest(redis.call('HGET', K.names, owner)) == inc) then
@@ -140,6 +152,9 @@ if act and not no then
     end
     if #group.dead > 0 then
       each('HDEL', registry, group.dead)
+    end
+    if group.forget then
+      redis.call('HDEL', group.held, group.owner)
     end
     if group.inc ~= '0' and #group.dead + #group.stale > 0 then
       local gone = 0

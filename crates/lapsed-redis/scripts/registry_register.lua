@@ -7,7 +7,7 @@
 --          {incarnation, [`n` | `k` | `m` owner incarnation | `t` owner incarnation] a key}
 -- O(keys * log held)
 --
--- An entry's value is its owner's name, as whoever else reads it expects. Which life of that name
+-- An entry's value is its owner's name, as whoever else reads it expects. Which incarnation of that name
 -- holds it is told by what each incarnation holds; an entry that none of them holds was written by the
 -- application itself, and is given the number 0.
 local owner, inc, free = ARGV[1], ARGV[2], ARGV[3] == 'free'

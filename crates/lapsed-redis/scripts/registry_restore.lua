@@ -1,5 +1,5 @@
 -- Puts back the entry of a receipt, if its place is free and its owner lives.
--- KEYS  the base keys, then: 12 the registry's hash  13 restored  14 what the owner's life holds
+-- KEYS  the base keys, then: 12 the registry's hash  13 restored  14 what the owner's incarnation holds
 --       15 its heartbeat (KEYS 1 again: none)
 -- ARGV  1 receipt  2 owner  3 the incarnation of KEYS 14 (0: keys that the application writes itself)
 --       4 key

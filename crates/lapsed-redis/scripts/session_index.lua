@@ -3,7 +3,7 @@
 --       then for each session three: session, ref_count, references of each incarnation
 -- ARGV  1 `act` or `dry`  then the ids
 -- Answers  one letter a session: i indexed as it should be, t active and not indexed, a added,
---          c corrected, h its count raised to the references that lives have, r removed because it is
+--          c corrected, h its count raised to the references that incarnations have, r removed because it is
 --          active, x removed because there is no such session (y: it was in `idle` only), g gone,
 --          u unreadable
 -- O(sessions * log disconnected)
@@ -30,7 +30,7 @@ for n = 2, #ARGV do
     end
   else
     local gone = to_ms(h[1] or '0')
-    -- More than lives have may be somebody's who writes by hand; less is a mistake.
+    -- More references than incarnations have may be those of an application that writes by itself; less is a mistake.
     local owned = idle and owned_references(refs) or 0
     if not gone then
       letter = 'u'

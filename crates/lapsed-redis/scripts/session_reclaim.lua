@@ -1,5 +1,5 @@
 -- The decisive step: guard, act and receipt, for sessions whose grace is over and for references of
--- lives that are.
+-- incarnations that have ended.
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 pointers
 --       then for each reference five: session, ref_count, references of each incarnation, what the incarnation refers
 --       to, what was taken from it
@@ -234,7 +234,7 @@ local function let_go(r)
     known.deadline, ended = nil, 1
   end
   if r.code == 'F' then
-    -- Another life's references may have been let go in this same batch: read it anew.
+    -- References of another incarnation may have been let go in this same batch: read it anew.
     local left = math.max(references(r.ref_count) - r.mine, 0)
     redis.call('HDEL', r.refs, r.inc)
     left = math.max(left, left == 0 and owned_references(r.refs) or 0)

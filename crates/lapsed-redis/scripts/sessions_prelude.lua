@@ -58,7 +58,7 @@ local function references(key)
   return n and math.max(n, 0)
 end
 
--- How many references lives have to a session, by what each has of it.
+-- How many references all incarnations have to a session, by what each has of it.
 local function owned_references(refs)
   local sum, all = 0, redis.call('HGETALL', refs)
   for i = 2, #all, 2 do

@@ -1,8 +1,9 @@
--- Bounded housekeeping: overdue owners that hold nothing are declared dead, lives that ended long ago
+-- Bounded housekeeping: overdue owners that hold nothing are declared dead, incarnations that ended long ago
 -- are forgotten, receipts past their retention are removed, old notes of batches too.
 -- KEYS  the base keys, then: 12 restored
 -- ARGV  1 rows  2 of the undeclared at most so many, or empty  3 keep receipts for ms  4 keep so many
 --       5 term, or empty  6 seen_ms  7 gap_ms  8 keep notes of batches for ms
+--       9 keep so many ended incarnations  10 and those that ended within ms
 -- Answers  {owners ended, receipts pruned, incarnations forgotten...}: the caller removes what was
 --          noted as taken from those
 -- O(rows * log incarnations)
@@ -42,6 +43,11 @@ end
 
 local answer = { ended, 0 }
 local old = redis.call('ZRANGEBYSCORE', K.past, '-inf', whole(now - keep_ms), 'LIMIT', 0, rows)
+-- Beyond the number that is kept, the oldest ones go earlier, but none that ended a moment ago.
+local excess = math.min(rows, redis.call('ZCARD', K.past) - tonumber(ARGV[9]))
+if excess > #old then
+  old = redis.call('ZRANGEBYSCORE', K.past, '-inf', whole(now - tonumber(ARGV[10])), 'LIMIT', 0, excess)
+end
 for _, inc in ipairs(old) do
   local incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
   if incarnation and tonumber(redis.call('HGET', K.counts, inc) or 0) <= 0 then

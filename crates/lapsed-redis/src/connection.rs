@@ -76,6 +76,18 @@ impl RedisAddress {
         }
     }
 
+    /// The server or cluster and the number of the database, the same for every address that leads there.
+    pub fn database(&self) -> String {
+        let node = |node: String| {
+            let Ok(info) = node.into_connection_info() else { return self.place() };
+            let server = info.addr().to_string().replacen("localhost:", "127.0.0.1:", 1);
+            format!("{server}/{}", info.redis_settings().db())
+        };
+        let mut nodes: Vec<String> = self.nodes().into_iter().map(node).collect();
+        nodes.sort();
+        nodes.join(",")
+    }
+
     /// Refuses what cannot be an address, without repeating it: it may hold a password.
     pub fn check(&self) -> std::result::Result<(), String> {
         for node in self.nodes() {

@@ -13,14 +13,16 @@ use redis::{FromRedisValue, Value};
 
 use crate::Redis;
 use crate::registry::KEYS_A_CALL;
-use crate::script::{self, INFLIGHT_PRELUDE, PRELUDE, QUEUES_PRELUDE, SESSIONS_PRELUDE, Script};
+use crate::script::{
+    self, INFLIGHT_PRELUDE, PRELUDE, QUEUES_PRELUDE, REQUESTS_PRELUDE, SESSIONS_PRELUDE, Script,
+};
 use crate::system_context::BASE;
 
 /// The library's version. One more with every release in which its text differs: a server is then
 /// brought up to date by loading it again, and an older lapsed does not put its own in place of it.
 /// Within a version, functions may be added and answers may grow at their end; a name keeps its
 /// meaning for ever.
-pub const FUNCTIONS_VERSION: u32 = 2;
+pub const FUNCTIONS_VERSION: u32 = 3;
 
 /// The name of the library in `FUNCTION LIST`.
 const LIBRARY: &str = "lapsed";
@@ -96,11 +98,11 @@ impl Redis {
              local PAYLOAD_BYTES_MAX = {PAYLOAD_BYTES_MAX}\n\
              local KEYS_MAX = {KEYS_A_CALL}\n\
              local BASE = {{ {} }}\n\n{PRELUDE}\n{SESSIONS_PRELUDE}\n\
-             {QUEUES_PRELUDE}\n{INFLIGHT_PRELUDE}\n",
+             {QUEUES_PRELUDE}\n{INFLIGHT_PRELUDE}\n{REQUESTS_PRELUDE}\n",
             base.join(", ")
         );
-        for Script { name, body, .. } in scripts() {
-            text.push_str(&format!("local function {name}(KEYS, ARGV)\n{body}end\n\n"));
+        for script in scripts() {
+            text.push_str(&script.as_function(script.name));
         }
         text + &WRAPPERS.join("\n")
     }

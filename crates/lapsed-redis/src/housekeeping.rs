@@ -113,7 +113,9 @@ impl OwnerService {
             .arg(number(limits.term))
             .arg(seen_ms)
             .arg(self.context.gap().as_millis())
-            .arg(BATCHES_KEPT_MS);
+            .arg(BATCHES_KEPT_MS)
+            .arg(limits.retention.owners.min(1 << 50))
+            .arg(limits.retention.owners_age_ms.min(1 << 50));
         self.context.run(shard, &script::TIDY, args).await
     }
 }

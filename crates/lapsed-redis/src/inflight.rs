@@ -6,6 +6,7 @@
 mod adopt;
 mod adopt_dead_letters;
 mod adopt_layout;
+mod adopt_observe;
 mod adopt_owners;
 mod adopt_reads;
 mod adopt_reclaim;
@@ -17,6 +18,7 @@ mod operations;
 mod queue_waiter;
 mod reclaim;
 mod records;
+mod taking;
 
 use std::time::Duration;
 
@@ -28,9 +30,10 @@ use crate::names::Template;
 use crate::queues::QueueFormat;
 
 pub use adopt::AdoptedInflight;
-pub use adopt_layout::AdoptedInflightLayout;
+pub use adopt_layout::{AdoptedInflightLayout, DeadLetterPlace};
+pub(crate) use adopt_reclaim::log_recovery;
 pub use native::NativeInflight;
-pub(crate) use records::recovered;
+pub(crate) use records::{recovered, way_letter};
 
 /// The keys of jobs in flight that are written through lapsed.
 #[derive(Clone, Debug)]

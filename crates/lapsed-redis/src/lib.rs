@@ -19,20 +19,24 @@ mod msgpack;
 mod names;
 mod notes;
 mod overdue_owners;
+mod own_stalls;
+mod owner_listing;
 mod owners;
 mod prelude;
 mod queues;
 mod receipt_item;
 mod receipts;
 mod registry;
+mod rescue;
 mod script;
 mod server_settings;
 mod services;
 mod sessions;
 mod suspect_prefetch;
 mod system_context;
+mod write_probe;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use lapsed_core::clock::{Clock, SystemClock};
@@ -43,11 +47,17 @@ use crate::system_context::SystemContext;
 
 pub use connection::RedisAddress;
 pub use functions::{Downgrade, FUNCTIONS_VERSION, Loaded};
-pub use inflight::{AdoptedInflight, AdoptedInflightLayout, InflightLayout, NativeInflight};
+pub use inflight::{
+    AdoptedInflight, AdoptedInflightLayout, DeadLetterPlace, InflightLayout, NativeInflight,
+};
 pub use mirror::{MirrorEvent, MirrorLayout, RedisMirror};
 pub use names::{SHARDS_MAX, Template, shard_of, slot};
 pub use queues::QueueFormat;
 pub use registry::{AdoptedRegistry, NativeRegistry, RegistryLayout};
+pub use rescue::{
+    DetectOptions, Detected, FoundSystem, ProfileInfo, RescueLayout, RescuedInflight,
+    profile_names, profiles,
+};
 pub use sessions::{RedisSessions, SessionsLayout};
 
 /// A server or cluster. Clones share the connection.
@@ -61,6 +71,8 @@ struct Inner {
     address: RedisAddress,
     clock: Arc<dyn Clock>,
     contexts: RwLock<HashMap<SystemId, Arc<SystemContext>>>,
+    /// Keys that each system writes besides lapsed's own: one example of each name.
+    written: RwLock<BTreeMap<SystemId, Vec<String>>>,
 }
 
 impl Redis {
@@ -72,8 +84,9 @@ impl Redis {
     /// Like [`Redis::new`], with the clock that is used for waiting and for measuring answers.
     pub fn with_clock(address: &RedisAddress, clock: Arc<dyn Clock>) -> Result<Redis> {
         let connection = RedisConnection::new(address)?;
-        let (address, contexts) = (address.clone(), RwLock::default());
-        Ok(Redis { inner: Arc::new(Inner { connection, address, clock, contexts }) })
+        let address = address.clone();
+        let (contexts, written) = (RwLock::default(), RwLock::default());
+        Ok(Redis { inner: Arc::new(Inner { connection, address, clock, contexts, written }) })
     }
 
     /// Whether the address is that of a cluster.
@@ -102,8 +115,11 @@ impl Redis {
         self.inner.contexts.read().expect("no holder of this lock panics")
     }
 
-    pub(crate) fn register_context(&self, context: &Arc<SystemContext>) {
+    /// `written`: the application's keys that this system writes, one example of each name.
+    pub(crate) fn register_context(&self, context: &Arc<SystemContext>, written: Vec<String>) {
         let mut contexts = self.inner.contexts.write().expect("no holder of this lock panics");
         contexts.insert(context.id.clone(), context.clone());
+        let mut all = self.inner.written.write().expect("no holder of this lock panics");
+        all.insert(context.id.clone(), written);
     }
 }

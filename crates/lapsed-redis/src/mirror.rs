@@ -36,6 +36,7 @@ use crate::Redis;
 use crate::call_batcher::CallBatcher;
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
+use crate::write_probe::PROBE;
 
 use available::ReadHints;
 use available_batching::AvailabilityQuery;
@@ -78,7 +79,14 @@ impl Redis {
         let anchors = vec![layout.online_key.clone()];
         let (connection, clock) = (self.connection().clone(), self.clock().clone());
         let context = SystemContext::new(connection, clock, id, threshold, anchors);
-        self.register_context(&context);
+        let written = vec![
+            layout.online_key.clone(),
+            layout.deactivated_key.clone(),
+            layout.snapshot_key.clone(),
+            layout.capacity_key.of(PROBE),
+            layout.heartbeat_key.of(PROBE),
+        ];
+        self.register_context(&context, written);
         let own = |what: &str| context.shards[0].prefix.key(what);
         let keys = [
             own("meta"),
@@ -182,6 +190,10 @@ impl Mirror for RedisMirror {
 
     async fn beats(&self, after: &Cursor, limit: usize, older_ms: u64) -> Result<Option<BeatPage>> {
         self.inner.beats(after, limit, older_ms).await
+    }
+
+    async fn clamp_beats(&self, ids: &[Name]) -> Result<u64> {
+        self.inner.clamp_beats(ids).await
     }
 
     async fn pending_offline(&self, limit: usize) -> Result<Vec<(Name, PendingOffline)>> {

@@ -104,6 +104,12 @@ impl Template {
 #[derive(Clone, Debug)]
 pub(crate) struct Prefix(String);
 
+/// A short text that identifies key names: equal for equal names, and different for others.
+pub(crate) fn fingerprint(keys: &[&str]) -> String {
+    let digest = redis::Script::new(&keys.join("\n")).get_hash().to_owned();
+    digest.chars().take(16).collect()
+}
+
 impl Prefix {
     /// Beside `anchor`, the application's key.
     pub fn beside(anchor: &str, id: &SystemId) -> Prefix {

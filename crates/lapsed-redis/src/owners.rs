@@ -10,6 +10,7 @@ use std::sync::Arc;
 use futures::future::try_join_all;
 use lapsed_core::owner::{Beat, Claim, Ending, Incarnation, Lost, OwnerInfo};
 use lapsed_core::registry::rules::{IncarnationState, due_ms};
+use lapsed_core::request::RequestId;
 use lapsed_core::{Error, Name, Result};
 
 use crate::names::{Template, slot};
@@ -164,10 +165,24 @@ impl OwnerService {
             .ok_or_else(|| self.context.unexpected_answer(&script::OWNER_START))
     }
 
+    pub async fn start_once(&self, request: &RequestId, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        let shard = &self.context.shards[0];
+        let args = self.context.with_base(shard, self.start_args(shard, owner, ttl_ms, "new", ""));
+        let script = &script::OWNER_START_ONCE;
+        let first: Vec<u64> = self.context.run_once(shard, script, request, args).await?;
+        let begun = self.begin_in_others(owner, &first).await?;
+        begun.ok_or_else(|| self.context.unexpected_answer(&script::OWNER_START))
+    }
+
     /// Starts an incarnation in all shards. `None`: `when` is `unless_known`, and the owner has one already.
     pub async fn begin(&self, owner: &Name, ttl_ms: u64, when: &str) -> Result<Option<Beat>> {
+        let first = self.begin_in(&self.context.shards[0], owner, ttl_ms, when, "").await?;
+        self.begin_in_others(owner, &first).await
+    }
+
+    /// Starts the incarnation that the first shard has begun in the others, too. Repeating it is safe.
+    async fn begin_in_others(&self, owner: &Name, first: &[u64]) -> Result<Option<Beat>> {
         let context = &self.context;
-        let first = self.begin_in(&context.shards[0], owner, ttl_ms, when, "").await?;
         let [inc, deadline_ms, now_ms, ttl_ms] = first[..] else { return Ok(None) };
         let number = inc.to_string();
         let others = context.shards[1..].iter();
@@ -185,9 +200,13 @@ impl OwnerService {
         when: &str,
         inc: &str,
     ) -> Result<Vec<u64>> {
-        let heartbeat = self.heartbeat_key(shard, owner.as_str(), &shard.prefix.key("meta"));
-        let args = Args::default().key(heartbeat).arg(owner).arg(ttl_ms).arg(when).arg(inc);
+        let args = self.start_args(shard, owner, ttl_ms, when, inc);
         self.context.run(shard, &script::OWNER_START, args).await
+    }
+
+    fn start_args(&self, shard: &Shard, owner: &Name, ttl_ms: u64, when: &str, inc: &str) -> Args {
+        let heartbeat = self.heartbeat_key(shard, owner.as_str(), &shard.prefix.key("meta"));
+        Args::default().key(heartbeat).arg(owner).arg(ttl_ms).arg(when).arg(inc)
     }
 
     pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
@@ -332,11 +351,6 @@ impl OwnerService {
         words[2..].chunks_exact(4).map(|row| read(row).ok_or_else(unexpected_answer)).collect()
     }
 
-    pub async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
-        let after = after.map_or(0, |inc| inc.0);
-        self.infos(|| Args::default().arg("page").arg(after).arg(limit)).await
-    }
-
     pub async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         let infos = match claim.incarnation {
             Some(inc) => self.infos(|| Args::default().arg("some").arg(inc)).await?,
@@ -346,7 +360,7 @@ impl OwnerService {
     }
 
     /// Of all shards: what each holds is summed up, and ended in one is ended.
-    async fn infos(&self, args: impl Fn() -> Args) -> Result<Vec<OwnerInfo>> {
+    pub async fn infos(&self, args: impl Fn() -> Args) -> Result<Vec<OwnerInfo>> {
         let answers: Vec<Vec<String>> = self.context.run_all(&script::OWNERS, |_| args()).await?;
         let mut infos: BTreeMap<u64, OwnerInfo> = BTreeMap::new();
         let (mut unread_ttl, mut now_ms) = (BTreeMap::new(), 0);

@@ -10,7 +10,26 @@ struct Item<'a> {
 }
 
 /// `body` with those items of `preludes` in front that it uses, directly or by one another.
+#[cfg(not(feature = "mutants"))]
 pub(crate) fn begin(preludes: &[&str], body: &str) -> String {
+    assembled(preludes, body)
+}
+
+/// The same with the change to one script that `scripts/lua_mutants.py` wants to be noticed: a file that
+/// `LAPSED_LUA_MUTANT` names has the script's text and the changed text as a JSON array.
+#[cfg(feature = "mutants")]
+pub(crate) fn begin(preludes: &[&str], body: &str) -> String {
+    let Some(file) = std::env::var_os("LAPSED_LUA_MUTANT") else {
+        return assembled(preludes, body);
+    };
+    let text = std::fs::read(file).expect("the mutant can be read");
+    let [from, to]: [String; 2] = serde_json::from_slice(&text).expect("two texts");
+    let preludes: Vec<String> = preludes.iter().map(|one| one.replace(&from, &to)).collect();
+    let preludes: Vec<&str> = preludes.iter().map(String::as_str).collect();
+    assembled(&preludes, &body.replace(&from, &to))
+}
+
+fn assembled(preludes: &[&str], body: &str) -> String {
     let items: Vec<Item<'_>> = preludes.iter().flat_map(|prelude| split(prelude)).collect();
     let mut needed: HashSet<&str> = body.lines().flat_map(words).collect();
     let mut kept = Vec::new();

@@ -53,20 +53,26 @@ pub(crate) struct Queues {
     pub key: Template,
     /// Sidekiq's set of the names of its queues.
     pub names: Option<String>,
+    /// Sidekiq's set of dead jobs.
+    pub dead: Option<String>,
 }
 
-/// What Sidekiq calls a queue, and the set of their names, after whatever namespace it was given.
+/// What Sidekiq calls a queue, the set of their names and the set of its dead jobs, after whatever
+/// namespace it was given.
 const SIDEKIQ_QUEUE: &str = "queue:";
 const SIDEKIQ_QUEUES: &str = "queues";
+const SIDEKIQ_DEAD: &str = "dead";
 
 impl Queues {
     /// `anchor`: the key that lapsed's own lie beside.
     pub fn new(format: QueueFormat, key: Template, anchor: &str, cluster: bool) -> Result<Queues> {
-        let names = match format {
-            QueueFormat::Sidekiq => Some(names_beside(&key)?),
+        let namespace = match format {
+            QueueFormat::Sidekiq => Some(namespace_of(&key)?),
             _ => None,
         };
-        let queues = Queues { format, key, names };
+        let beside = |name: &str| namespace.as_ref().map(|space| format!("{space}{name}"));
+        let (names, dead) = (beside(SIDEKIQ_QUEUES), beside(SIDEKIQ_DEAD));
+        let queues = Queues { format, key, names, dead };
         if cluster && format != QueueFormat::Own {
             queues.check_slot(anchor)?;
         }
@@ -95,8 +101,8 @@ impl Queues {
     }
 }
 
-/// Sidekiq's set, in the same namespace as its queues.
-fn names_beside(key: &Template) -> Result<String> {
+/// The namespace of Sidekiq's keys: what comes before `queue:` in the key of a queue.
+fn namespace_of(key: &Template) -> Result<String> {
     let text = key.of("");
     let namespace = text.strip_suffix(SIDEKIQ_QUEUE).ok_or_else(|| {
         Error::Invalid(format!(
@@ -105,7 +111,7 @@ fn names_beside(key: &Template) -> Result<String> {
             key.of("{queue}")
         ))
     })?;
-    Ok(format!("{namespace}{SIDEKIQ_QUEUES}"))
+    Ok(namespace.to_owned())
 }
 
 #[cfg(test)]
@@ -123,6 +129,7 @@ mod tests {
         assert_eq!(found.names.as_deref(), Some("queues"));
         let spaced = queues(QueueFormat::Sidekiq, "{app}:queue:{queue}", "{app}:inflight").unwrap();
         assert_eq!(spaced.names.as_deref(), Some("{app}:queues"));
+        assert_eq!(spaced.dead.as_deref(), Some("{app}:dead"));
         let wrong = queues(QueueFormat::Sidekiq, "jobs:{queue}", "jobs").unwrap_err();
         assert!(wrong.to_string().contains("queue:{queue}"), "{wrong}");
     }

@@ -4,6 +4,7 @@ mod adopt;
 mod entries;
 mod index;
 mod native;
+mod observe;
 mod reclaim;
 mod survey;
 mod suspects;

@@ -9,8 +9,28 @@ pub(crate) struct Script {
     pub name: &'static str,
     /// Without the prelude: what the function library is made of.
     pub body: &'static str,
-    inner: LazyLock<(String, String)>,
+    pub(crate) inner: LazyLock<(String, String)>,
 }
+
+/// The decisive step for one foreign job system: `part` in front of `rescue_reclaim.lua`.
+pub(crate) fn rescue_text(part: &str) -> (String, String) {
+    let body = format!("{part}\n{}", include_str!("../scripts/rescue_reclaim.lua"));
+    let text = begin(&[PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE], &body);
+    let sha = redis::Script::new(&text).get_hash().to_owned();
+    (text, sha)
+}
+
+/// The script of a profile: the name that errors have, and the file beside the profile.
+macro_rules! rescue_script {
+    ($name:literal, $file:literal) => {
+        $crate::script::Script {
+            name: $name,
+            body: include_str!($file),
+            inner: std::sync::LazyLock::new(|| $crate::script::rescue_text(include_str!($file))),
+        }
+    };
+}
+pub(crate) use rescue_script;
 
 /// What all of them begin with.
 pub(crate) const PRELUDE: &str = include_str!("../scripts/prelude.lua");
@@ -23,6 +43,9 @@ pub(crate) const QUEUES_PRELUDE: &str = include_str!("../scripts/queues_prelude.
 
 /// And those of jobs in flight.
 pub(crate) const INFLIGHT_PRELUDE: &str = include_str!("../scripts/inflight_prelude.lua");
+
+/// Those that may be called again because their answer was lost.
+pub(crate) const REQUESTS_PRELUDE: &str = include_str!("../scripts/requests_prelude.lua");
 
 /// And those on jobs that the application registers itself.
 const INFLIGHT_ADOPT_PRELUDE: &str = include_str!("../scripts/inflight_adopt_prelude.lua");
@@ -39,7 +62,7 @@ fn preludes(file: &str) -> Vec<&'static str> {
             [[PRELUDE, SESSIONS_PRELUDE].as_slice(), &inflight].concat()
         }
         "mirror" => vec![PRELUDE, MIRROR_PRELUDE],
-        "inflight" => vec![PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE],
+        "inflight" => vec![PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, REQUESTS_PRELUDE],
         _ => vec![PRELUDE],
     }
 }
@@ -55,6 +78,23 @@ impl Script {
     }
 }
 
+/// The scripts that a script calls, each as a function of its keys and arguments.
+fn with_called(file: &str, body: &str) -> String {
+    let called: &[&Script] = match file {
+        "inflight_undelivered" => &[&INFLIGHT_FINISH],
+        _ => &[],
+    };
+    let called: String = called.iter().map(|script| script.as_function(script.name)).collect();
+    called + body
+}
+
+impl Script {
+    /// Its text as a Lua function of that name, without the prelude.
+    pub fn as_function(&self, name: &str) -> String {
+        format!("local function {name}(KEYS, ARGV)\n{}end\n\n", self.body)
+    }
+}
+
 macro_rules! scripts {
     ($($constant:ident = $file:literal,)*) => {
         $(
@@ -63,7 +103,7 @@ macro_rules! scripts {
                 body: include_str!(concat!("../scripts/", $file, ".lua")),
                 inner: LazyLock::new(|| {
                     let body = include_str!(concat!("../scripts/", $file, ".lua"));
-                    let text = begin(&preludes($file), body);
+                    let text = begin(&preludes($file), &with_called($file, body));
                     let sha = redis::Script::new(&text).get_hash().to_owned();
                     (text, sha)
                 }),
@@ -84,6 +124,7 @@ scripts! {
     INFLIGHT_ADOPT_CENSUS = "inflight_adopt_census",
     INFLIGHT_ADOPT_JOB = "inflight_adopt_job",
     INFLIGHT_ADOPT_DEAD_LETTER = "inflight_adopt_dead_letter",
+    INFLIGHT_ADOPT_IN_DEAD_SET = "inflight_adopt_in_dead_set",
     INFLIGHT_ADOPT_PAGE = "inflight_adopt_page",
     INFLIGHT_ADOPT_RECLAIM = "inflight_adopt_reclaim",
     INFLIGHT_ADOPT_RESTORE = "inflight_adopt_restore",
@@ -98,6 +139,7 @@ scripts! {
     INFLIGHT_REGISTER = "inflight_register",
     INFLIGHT_RESTORE = "inflight_restore",
     INFLIGHT_TAKE = "inflight_take",
+    INFLIGHT_UNDELIVERED = "inflight_undelivered",
     INFO = "info",
     OWNER_ADOPT = "owner_adopt",
     OWNER_BEAT = "owner_beat",
@@ -109,6 +151,7 @@ scripts! {
     MIRROR_AVAILABLE = "mirror_available",
     MIRROR_BEAT = "mirror_beat",
     MIRROR_BEATS = "mirror_beats",
+    MIRROR_CLAMP = "mirror_clamp",
     MIRROR_COUNT = "mirror_count",
     MIRROR_DECIDE = "mirror_decide",
     MIRROR_PENDING = "mirror_pending",
@@ -123,7 +166,10 @@ scripts! {
     APPEND_NOTE = "append_note",
     PROBE = "probe",
     SERVER_TIME = "server_time",
+    CONFIRM_ADOPTION = "confirm_adoption",
     REGISTRY_FIND = "registry_find",
+    REGISTRY_FORGET = "registry_forget",
+    REGISTRY_OBSERVE = "registry_observe",
     REGISTRY_INDEX = "registry_index",
     REGISTRY_RECLAIM = "registry_reclaim",
     REGISTRY_REGISTER = "registry_register",
@@ -138,9 +184,41 @@ scripts! {
     SESSION_RESTORE = "session_restore",
     SESSION_WRITE = "session_write",
     SETTLE_BATCH = "settle_batch",
+    SWAP_BRAKE = "swap_brake",
     TERM = "term",
     TIDY = "tidy",
     TAKE_TURN = "take_turn",
+}
+
+/// A script that is carried out once for a request; see `once.lua`.
+fn once_text(file: &str, body: &str) -> (String, String) {
+    let mut preludes = preludes(file);
+    if !preludes.contains(&REQUESTS_PRELUDE) {
+        preludes.push(REQUESTS_PRELUDE);
+    }
+    let once = include_str!("../scripts/once.lua");
+    let body = format!("local function operation(KEYS, ARGV)\n{body}end\n\n{once}");
+    let text = begin(&preludes, &body);
+    let sha = redis::Script::new(&text).get_hash().to_owned();
+    (text, sha)
+}
+
+macro_rules! once_scripts {
+    ($($constant:ident = $file:literal,)*) => {$(
+        pub(crate) static $constant: Script = Script {
+            name: $file,
+            body: include_str!(concat!("../scripts/", $file, ".lua")),
+            inner: LazyLock::new(|| {
+                once_text($file, include_str!(concat!("../scripts/", $file, ".lua")))
+            }),
+        };
+    )*};
+}
+
+once_scripts! {
+    INFLIGHT_ENQUEUE_ONCE = "inflight_enqueue",
+    OWNER_START_ONCE = "owner_start",
+    SESSION_REFERENCE_ONCE = "session_reference",
 }
 
 #[cfg(test)]

@@ -1,22 +1,17 @@
-//! Settings of a server that matter to a mirror: eviction and keyspace events.
+//! Settings of a server that lapsed only reads: eviction and keyspace events.
 
 use lapsed_core::Result;
 
 use crate::Redis;
 
 impl Redis {
-    /// What the server does when its memory is full (`maxmemory-policy`); `None`: its memory has no limit,
-    /// or it does not say.
+    /// Which keys the server removes when its memory is full (`maxmemory-policy`), on a cluster those of the first
+    /// master that removes any. `None`: it removes none, its memory has no limit, or it does not say.
     pub async fn eviction(&self) -> Result<Option<String>> {
         let mut cmd = redis::cmd("INFO");
         cmd.arg("memory");
-        let info: Option<String> = self.connection().on_node(0, "INFO memory", &cmd).await?;
-        let info = info.unwrap_or_default();
-        let field = |name: &str| {
-            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
-        let limited = field("maxmemory").is_some_and(|bytes| bytes != "0");
-        Ok(field("maxmemory_policy").filter(|_| limited).map(str::to_owned))
+        let nodes: Vec<String> = self.connection().on_every_node("INFO memory", &cmd).await?;
+        Ok(nodes.iter().filter_map(|info| policy_in(info)).find(|policy| policy != "noeviction"))
     }
 
     /// Which events of its keys the server tells (`notify-keyspace-events`); `None`: it does not say.
@@ -28,4 +23,13 @@ impl Redis {
             self.connection().on_node(0, "CONFIG GET", &cmd).await.ok()?;
         setting?.into_iter().nth(1)
     }
+}
+
+/// The eviction policy in the answer to `INFO memory`, if the memory of the server has a limit.
+fn policy_in(info: &str) -> Option<String> {
+    let field = |name: &str| {
+        info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    field("maxmemory").filter(|bytes| *bytes != "0")?;
+    field("maxmemory_policy").map(str::to_owned)
 }

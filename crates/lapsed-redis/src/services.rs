@@ -7,7 +7,7 @@ use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
@@ -88,32 +88,35 @@ impl Store for Redis {
         Ok(())
     }
 
-    async fn brake_setting(&self, system: &SystemId) -> Result<BrakeSetting> {
+    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
         let context = self.context(system)?;
         let mut cmd = redis::cmd("HGET");
         cmd.arg(context.shards[0].prefix.key("meta")).arg("brake");
-        let setting: Option<String> = self.connection().query("HGET", &cmd).await?;
-        match setting {
-            None => Ok(BrakeSetting::Auto),
+        let record: Option<String> = self.connection().query("HGET", &cmd).await?;
+        match record {
+            None => Ok(BrakeRecord::default()),
             Some(text) => serde_json::from_str(&text)
                 .map_err(|_| context.connection.unexpected_answer("brake")),
         }
     }
 
-    async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
+    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
         let context = self.context(system)?;
-        let waive = match setting {
-            BrakeSetting::Release { until_ms } => until_ms,
-            BrakeSetting::Auto | BrakeSetting::Hold => 0,
-        };
-        let text = serde_json::to_string(&setting)
-            .map_err(|error| Error::Invalid(format!("the brake's setting: {error}")))?;
-        for shard in &context.shards {
+        let waived = next.waived_until_ms();
+        let text = serde_json::to_string(next)
+            .map_err(|error| Error::Invalid(format!("the brake's record: {error}")))?;
+        let args = Args::default().arg(next.version.saturating_sub(1)).arg(&text).arg(waived);
+        // The first shard decides; the others only learn how long the grace is waived.
+        let swapped: u64 = context.run(&context.shards[0], &script::SWAP_BRAKE, args).await?;
+        if swapped == 0 {
+            return Ok(false);
+        }
+        for shard in &context.shards[1..] {
             let mut cmd = redis::cmd("HSET");
-            cmd.arg(shard.prefix.key("meta")).arg("brake").arg(&text).arg("waive").arg(waive);
+            cmd.arg(shard.prefix.key("meta")).arg("waive").arg(waived);
             let _: u64 = self.connection().query("HSET", &cmd).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn notes(&self) -> &dyn NoteStore {

@@ -22,6 +22,7 @@ use crate::names::{Template, check_shards, hash_tag};
 use crate::owners::OwnerService;
 use crate::suspect_prefetch::SuspectPrefetch;
 use crate::system_context::{Shard, SystemContext};
+use crate::write_probe::PROBE;
 
 /// Who writes the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,11 +139,17 @@ impl RedisSessions {
         };
         let (connection, clock) = (redis.connection().clone(), redis.clock().clone());
         let context = SystemContext::new(connection, clock, id, threshold, layout.anchors());
-        redis.register_context(&context);
-        let ttl_ms = layout.heartbeat_ttl.as_millis() as u64;
-        let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let spread = redis.is_cluster() && !layout.is_of_one_slot();
         let tagged = layout.shards > 1 || spread;
+        let anchor = &context.shards[0].anchor;
+        let templates = [&layout.session_key, &layout.ref_count_key, &layout.broadcaster_key];
+        let written = templates.iter().map(|template| match tagged {
+            true => format!("{{{}}}:{}", hash_tag(anchor), template.of(PROBE)),
+            false => template.of(PROBE),
+        });
+        redis.register_context(&context, written.chain([anchor.clone()]).collect());
+        let ttl_ms = layout.heartbeat_ttl.as_millis() as u64;
+        let owners = OwnerService { context, heartbeat: None, ttl_ms };
         RedisSessions {
             inner: Arc::new(Inner {
                 owners,

@@ -4,8 +4,11 @@
 //! at inside every script that declares somebody dead. What the server cannot know (that it stood
 //! still, that it could not be reached) this side knows: every request that may declare somebody
 //! dead says when the server was last known to answer, and a longer silence than the gap makes the
-//! script refuse. A request that was under way while the server stood still is thus refused by
+//! script refuse that request. A request that was under way while the server stood still is thus refused by
 //! itself, whatever order the server takes up its work in.
+//!
+//! For everybody else an absence counts only if this process waited for the server without standing still itself, and
+//! nobody else reached the server meanwhile. Each probe notes on the server that somebody did.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,12 +16,14 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use lapsed_core::clock::Clock;
+use lapsed_core::request::RequestId;
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
 
 use crate::connection::RedisConnection;
 use crate::names::{Prefix, shard_of};
+use crate::own_stalls::measured;
 use crate::script::{self, Script};
 
 /// Bounds of the silence between two answers that does not yet count as an absence of the server.
@@ -86,10 +91,26 @@ struct ServerPresence {
     seen_ms: AtomicU64,
     /// This process's monotonic clock when that answer was requested.
     seen_at: Mutex<Duration>,
-    /// The server was absent, and `record_absence` has not run yet.
-    away: AtomicBool,
+    /// When the first of the probes was sent that were not answered in time, if `record_absence` has not run since.
+    away_since: Mutex<Option<Duration>>,
+    /// The time of return that the server has recorded lies in the future, and must be recorded anew.
+    is_record_wrong: AtomicBool,
     /// `record_run` has run: the server remembers its `run_id`.
     run_recorded: AtomicBool,
+}
+
+impl ServerPresence {
+    /// A failure that was over so soon is no absence, and others may not have probed the server meanwhile.
+    fn forget_if_shorter(&self, now: Duration, least: Duration) {
+        let mut away_since = self.away_since.lock().expect(LOCK);
+        *away_since = away_since.filter(|since| now - *since >= least);
+    }
+
+    /// Whether there is something to record.
+    fn is_unsettled(&self) -> bool {
+        self.away_since.lock().expect(LOCK).is_some()
+            || self.is_record_wrong.load(Ordering::Acquire)
+    }
 }
 
 /// One system on one server or cluster.
@@ -134,6 +155,11 @@ impl SystemContext {
         (self.threshold / 2).clamp(GAP_MIN, GAP_MAX)
     }
 
+    /// How long after one probe the next is sent.
+    fn pause(&self) -> Duration {
+        (self.gap() / 2).min(Duration::from_secs(1))
+    }
+
     pub fn shard(&self, key: &str) -> &Shard {
         &self.shards[shard_of(key, self.shards.len())]
     }
@@ -168,6 +194,32 @@ impl SystemContext {
         self.connection.run(script, &keys, &args).await
     }
 
+    /// Runs a script that is carried out once for a request, without the base keys.
+    pub async fn run_once<T: FromRedisValue>(
+        &self,
+        shard: &Shard,
+        script: &Script,
+        request: &RequestId,
+        args: Args,
+    ) -> Result<T> {
+        let args = args.key(shard.prefix.key("requests")).key(shard.prefix.key("requests_at"));
+        let args = args.arg(&request.key).arg(&request.fingerprint);
+        let answer: redis::Value = self.run_with_keys(script, args).await?;
+        if let redis::Value::Array(words) = &answer
+            && let [redis::Value::BulkString(word)] = &words[..]
+            && word == b"reused"
+        {
+            return Err(request.reused());
+        }
+        T::from_redis_value(answer).map_err(|_| self.unexpected_answer(script))
+    }
+
+    /// The base keys in front of those of a call.
+    pub fn with_base(&self, shard: &Shard, mut args: Args) -> Args {
+        args.keys.splice(0..0, shard.base.iter().cloned());
+        args
+    }
+
     /// Runs a script on every shard concurrently; the answers are in the order of the shards.
     pub async fn run_all<T: FromRedisValue>(
         &self,
@@ -196,7 +248,7 @@ impl SystemContext {
         let seen_at = *shard.presence.seen_at.lock().expect(LOCK);
         let is_fresh = shard.presence.seen_ms.load(Ordering::Acquire) > 0
             && self.clock.mono().saturating_sub(seen_at) < self.gap() / 2;
-        if !is_fresh || shard.presence.away.load(Ordering::Acquire) {
+        if !is_fresh || shard.presence.is_unsettled() {
             self.probe(shard).await?;
         }
         Ok(shard.presence.seen_ms.load(Ordering::Acquire))
@@ -218,33 +270,58 @@ impl SystemContext {
     /// otherwise the brake would hold until that time comes again.
     pub fn check_return_time(&self, shard: &Shard, back_ms: u64, now_ms: u64) {
         if back_ms > now_ms {
-            shard.presence.away.store(true, Ordering::Release);
+            shard.presence.is_record_wrong.store(true, Ordering::Release);
         }
     }
 
-    /// Looks whether the server takes beats, and answers in time; writes an absence down once it
-    /// does again.
+    /// Looks whether the server takes beats, and answers in time. Once it does again, the absence is recorded, unless
+    /// it was this process that stood still, or others reached the server meanwhile.
     async fn probe(&self, shard: &Shard) -> Result<()> {
-        let sent = self.clock.mono();
-        let args = ["due", "lives", "names", "nothing"].iter();
+        let (sent, gap) = (self.clock.mono(), self.gap());
+        let args = ["due", "lives", "names", "nothing", "meta"].iter();
         let args = args.fold(Args::default(), |args, what| args.key(shard.prefix.key(what)));
-        let answer: Result<u64> = self.run_with_keys(&script::PROBE, args).await;
-        let answered = self.clock.mono();
-        if answer.is_err() || answered - sent > self.gap() {
-            shard.presence.away.store(true, Ordering::Release);
+        // A process that has missed the server is no witness that others could reach it.
+        let notes =
+            shard.presence.run_recorded.load(Ordering::Acquire) && !shard.presence.is_unsettled();
+        let interval = (self.pause() / 2).as_millis().to_string();
+        let args = args.arg(gap.as_millis()).arg(if notes { interval } else { String::new() });
+        let probe = self.run_with_keys(&script::PROBE, args);
+        let (answer, stood_still) = measured::<Result<u64>>(&*self.clock, gap / 8, probe).await;
+        let waited = (self.clock.mono() - sent).saturating_sub(stood_still);
+        // An error after a stop may be this side's time limit, which ran on.
+        let failed = answer.is_err() && stood_still < gap / 4;
+        if failed || waited > gap {
+            shard.presence.away_since.lock().expect(LOCK).get_or_insert(sent);
         }
         let mut now_ms = answer?;
-        if shard.presence.away.load(Ordering::Acquire) {
-            now_ms = self.run(shard, &script::RECORD_ABSENCE, Args::default()).await?;
-            shard.presence.away.store(false, Ordering::Release);
-            tracing::warn!(system = %self.id, store = %self.connection.place,
-                "the server was unreachable; every owner gets a whole threshold from now on");
+        shard.presence.forget_if_shorter(self.clock.mono(), gap / 2);
+        if shard.presence.is_unsettled() {
+            now_ms = self.record_absence(shard).await?;
         }
         // Both change under one lock, because `server_time_at_most` combines them.
         let mut seen_at = shard.presence.seen_at.lock().expect(LOCK);
         *seen_at = sent;
         shard.presence.seen_ms.store(now_ms, Ordering::Release);
         Ok(())
+    }
+
+    /// Tells the server that it was absent. Returns the server's clock.
+    async fn record_absence(&self, shard: &Shard) -> Result<u64> {
+        let since = *shard.presence.away_since.lock().expect(LOCK);
+        let is_wrong = shard.presence.is_record_wrong.load(Ordering::Acquire);
+        let waited = since.map_or(Duration::ZERO, |since| self.clock.mono() - since);
+        let waited = if is_wrong { String::new() } else { waited.as_millis().to_string() };
+        let args = Args::default().arg(waited);
+        let (now_ms, recorded): (u64, u64) = self.run(shard, &script::RECORD_ABSENCE, args).await?;
+        *shard.presence.away_since.lock().expect(LOCK) = None;
+        shard.presence.is_record_wrong.store(false, Ordering::Release);
+        match recorded {
+            0 => tracing::warn!(system = %self.id, store = %self.connection.place,
+                "this process could not reach the server for a while, but others could; nobody has to wait for it"),
+            _ => tracing::warn!(system = %self.id, store = %self.connection.place,
+                "the server was unreachable; every owner gets a whole threshold from now on"),
+        }
+        Ok(now_ms)
     }
 
     /// The error for an answer of another shape than the script promises.
@@ -264,8 +341,7 @@ async fn probe_while_used(context: Weak<SystemContext>) {
                 tracing::debug!(system = %strong.id, %error, "the server does not answer");
             }
         }
-        let pause = (strong.gap() / 2).min(Duration::from_secs(1));
-        let pause = strong.clock.sleep(pause);
+        let pause = strong.clock.sleep(strong.pause());
         drop(strong);
         pause.await;
     }

@@ -79,6 +79,8 @@ local function is_claim(text)
   return text == '' or (string.find(text, '^[1-9]%d*$') ~= nil and #text <= 16)
 end
 
+local REUSED = 'this key was used before for a call with other arguments; use a new key for a new request'
+
 -- What a script's first word means to the caller; nil when there is nothing to object.
 local function objection(answer, who)
   if answer.err then
@@ -93,6 +95,8 @@ local function objection(answer, who)
     return no('UNKNOWN', '`' .. who .. '` has no incarnation here; start one')
   elseif word == 'missing' then
     return no('MISSING', 'there is no session `' .. who .. '`')
+  elseif word == 'reused' then
+    return no('REUSED', REUSED)
   elseif word == 'again' then
     return no('ERR', 'a script asked for the same thing twice; nothing was changed')
   end
@@ -115,18 +119,54 @@ end
 -- While a library is loaded there is nothing but `register_function`, not even `pairs`: the rest is
 -- there once a function runs.
 
+-- Carries out a function once for a request: a repetition with the same key, function, keys and arguments
+-- gets the same answer.
+local function run_once(f, keys, args, key)
+  local text, parts = { f.name }, { keys, args }
+  for _, list in ipairs(parts) do
+    for _, one in ipairs(list) do
+      text[#text + 1] = #one .. ':' .. one
+    end
+  end
+  local fingerprint = redis.sha1hex(table.concat(text))
+  if f.takes then
+    return f.run(keys, args, { key = key, fingerprint = fingerprint })
+  end
+  local G = ground(string.match(f.name, '^lapsed_(%a+)_'), keys[1], args[1])
+  local function is_error(answer)
+    return type(answer) == 'table' and answer.err ~= nil
+  end
+  local answer, reused = once(G.key('requests'), G.key('requests_at'), key, fingerprint, is_error, function()
+    return f.run(keys, args)
+  end)
+  return reused and no('REUSED', REUSED) or answer
+end
+
 -- Registers a function: its name, how many keys and arguments it takes (at least, at most), what
--- those are, what it does, and whether it only reads. The first argument is always the system.
+-- those are, what it does, whether it only reads, and whether it keeps requests itself (`takes`). The first
+-- argument is always the system. In front of it may be `key=` and the key of a request that may be repeated.
 local function offer(f)
   redis.register_function({
     function_name = f.name,
     flags = f.reads and { 'no-writes' } or {},
     callback = function(keys, args)
+      local key = args[1] and string.match(args[1], '^key=(.*)$')
+      if key then
+        table.remove(args, 1)
+        if f.reads then
+          return no('INVALID', f.name .. ' changes nothing: repeat it without `key=`')
+        elseif not is_name(key) or #key > 255 or string.sub(key, 1, 1) == '!' then
+          return no('INVALID', 'after `key=` come 1 to 255 bytes of UTF-8 without control characters, not beginning with `!`')
+        end
+      end
       if #keys < f.keys[1] or #keys > f.keys[2] or #args < f.args[1] or #args > f.args[2] then
         return no('INVALID', 'usage: FCALL ' .. f.name .. ' ' .. f.usage)
       end
       if not is_system(args[1]) then
         return no('INVALID', 'the first argument is the name of the system: 1 to 64 letters, digits, `_` or `-`')
+      end
+      if key then
+        return run_once(f, keys, args, key)
       end
       return f.run(keys, args)
     end,

@@ -119,13 +119,15 @@ offer({
 -- Those of one incarnation: owner and incarnation come first.
 local function of_life(name, args, usage, reads, run)
   offer({
-    name = 'lapsed_inflight_' .. name, keys = { 1, 1 }, args = args, reads = reads,
+    name = 'lapsed_inflight_' .. name, keys = { 1, 1 }, args = args, reads = reads, takes = name == 'take',
     usage = '1 PREFIX SYSTEM OWNER INCARNATION ' .. usage,
-    run = function(keys, args)
+    run = function(keys, args, request)
       if not is_name(args[2]) or not is_claim(args[3]) then
         return no('INVALID', 'OWNER is a name, INCARNATION a number as `start` answers it, or empty')
       end
-      return run(job_ground(keys, args), args[2], args[3], args)
+      local G = job_ground(keys, args)
+      G.request = request
+      return run(G, args[2], args[3], args)
     end,
   })
 end
@@ -144,14 +146,24 @@ of_life('take', { 5, 5 }, 'QUEUE LIMIT', false, function(G, owner, inc, args)
   if refused then
     return refused
   end
-  local wrong, answer = for_life(G, owner, inc, { G.key('queue:' .. args[4]) }, function(keys, incarnation)
-    local answers = inflight_take(keys, { 'own', args[4], 1, owner, inc, incarnation, args[5] })
+  local more = { G.key('queue:' .. args[4]), G.key('requests'), G.key('requests_at') }
+  local wrong, answer = for_life(G, owner, inc, more, function(keys, incarnation)
+    local asked = G.request or { key = '', fingerprint = '' }
+    local request = { asked.key, 'function', asked.fingerprint, 1 }
+    local answers = inflight_take(keys, append({ 'own', args[4], 1, owner, inc, incarnation, args[5] }, request))
     return answers.err and answers or answers[1]
   end)
   if wrong then
     return wrong
   end
-  local jobs, first = {}, tonumber(answer[3])
+  local jobs = {}
+  if answer[3] == 'kept' then
+    for i = 5, #answer, 3 do
+      jobs[#jobs + 1] = shown(answer[i + 1], answer[i], answer[i + 2])
+    end
+    return jobs
+  end
+  local first = tonumber(answer[3])
   for i = 5, #answer, 2 do
     jobs[#jobs + 1] = shown(answer[i], whole(first + #jobs), answer[i + 1])
   end

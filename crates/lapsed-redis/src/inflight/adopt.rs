@@ -19,9 +19,10 @@ use lapsed_core::inflight::{
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
+use lapsed_core::request::RequestId;
 use lapsed_core::sweep::{
-    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
-    TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
@@ -32,6 +33,7 @@ use crate::owners::OwnerService;
 use crate::queues::Queues;
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
+use crate::write_probe::PROBE;
 
 /// Jobs in flight that the application registers itself.
 pub struct AdoptedInflight {
@@ -44,6 +46,8 @@ pub struct AdoptedInflight {
     pub(super) places: Mutex<HashMap<Name, String>>,
     /// Who may hold the application's lock.
     pub(super) collector: Mutex<Option<Arc<str>>>,
+    /// The last dead letter that a pass compared with Sidekiq's set.
+    pub(super) compared: Mutex<Option<Name>>,
 }
 
 pub(super) const LOCK: &str = "no holder of this lock panics";
@@ -58,7 +62,10 @@ impl AdoptedInflight {
             layout.orphan_threshold,
             vec![layout.index_key.clone()],
         );
-        redis.register_context(&context);
+        let keys = [&layout.index_key, &layout.jobs_key, &layout.gc_lock_key].into_iter();
+        let keys = keys.chain(&layout.details_key).chain(&layout.details_index_key);
+        let written = keys.cloned().chain([queues.key.of(PROBE)]).collect();
+        redis.register_context(&context, written);
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
         Ok(AdoptedInflight {
@@ -68,6 +75,7 @@ impl AdoptedInflight {
             known: Mutex::default(),
             places: Mutex::default(),
             collector: Mutex::default(),
+            compared: Mutex::default(),
         })
     }
 
@@ -95,6 +103,11 @@ impl AdoptedInflight {
 
     pub(super) fn letter_ids(&self) -> String {
         self.own("letter_ids")
+    }
+
+    /// Sidekiq's set of dead jobs; a key that never exists where the queues are not Sidekiq's.
+    pub(super) fn dead_set(&self) -> String {
+        self.queues.dead.clone().unwrap_or_else(|| self.own("no_dead_set"))
     }
 
     pub(super) fn crashes(&self) -> String {
@@ -161,7 +174,7 @@ impl AdoptedInflight {
         }
         let _: u64 = self.context().run_with_keys(&script::INFLIGHT_ADOPT_TIDY, args).await?;
         *self.collector.lock().expect(LOCK) = None;
-        Ok(())
+        self.forget_settled_letters().await
     }
 }
 
@@ -224,6 +237,15 @@ impl Sweep for AdoptedInflight {
         self.count().await
     }
 
+    /// The index is sorted by time, so that nothing has to be read in full.
+    async fn survey(&self, act: PassMode) -> Result<Option<Census>> {
+        Ok(Some(self.count_and_observe(act).await?))
+    }
+
+    async fn confirm_adoption(&self) -> Result<u64> {
+        self.confirm().await
+    }
+
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
         self.page(&request).await
     }
@@ -258,6 +280,10 @@ impl InflightStore for AdoptedInflight {
         Err(self.unsupported_in_adopt("take"))
     }
 
+    async fn take_once(&self, _: &RequestId, _: &Claim, _: &Name, _: usize) -> Result<Taken> {
+        Err(self.unsupported_in_adopt("take"))
+    }
+
     async fn register(&self, _: &Claim, _: &[NewJob]) -> Result<TrackAnswer> {
         Err(self.unsupported_in_adopt("register"))
     }
@@ -281,10 +307,6 @@ impl InflightStore for AdoptedInflight {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.held_by_process(&claim.owner, after, limit).await
-    }
-
-    async fn held_by(&self, _: &Claim, _: usize) -> Result<Vec<Suspect>> {
-        Ok(Vec::new())
     }
 
     async fn counts(&self) -> Result<JobCounts> {

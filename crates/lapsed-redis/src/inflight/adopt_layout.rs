@@ -13,6 +13,27 @@ use crate::queues::{QueueFormat, Queues};
 const KEYS_TTL_MIN: Duration = Duration::from_secs(3_600);
 const LOCK_TTL_MIN: Duration = Duration::from_secs(120);
 
+/// Where a job is kept that will not be retried automatically.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeadLetterPlace {
+    /// In Sidekiq's own set of dead jobs, in Sidekiq's format, where its users look for it. Only
+    /// for Sidekiq's queues.
+    #[default]
+    Sidekiq,
+    /// Beside lapsed's other keys.
+    Lapsed,
+}
+
+impl DeadLetterPlace {
+    /// The word used in configuration, and by the scripts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeadLetterPlace::Sidekiq => "sidekiq",
+            DeadLetterPlace::Lapsed => "lapsed",
+        }
+    }
+}
+
 /// The keys of jobs in flight, as the application names them.
 #[derive(Clone, Debug)]
 pub struct AdoptedInflightLayout {
@@ -37,6 +58,8 @@ pub struct AdoptedInflightLayout {
     pub queue_key: Template,
     /// What becomes of orphans.
     pub recovery: RecoveryPolicy,
+    /// Where those are kept that become dead letters.
+    pub dead_letter: DeadLetterPlace,
 }
 
 impl AdoptedInflightLayout {
@@ -71,6 +94,7 @@ impl AdoptedInflightLayout {
             queues: QueueFormat::Sidekiq,
             queue_key: template("queue:{queue}", "queue"),
             recovery: RecoveryPolicy::default(),
+            dead_letter: DeadLetterPlace::Sidekiq,
         }
     }
 
@@ -103,6 +127,13 @@ impl AdoptedInflightLayout {
             return Err(Error::Invalid(
                 "`queues` of jobs that the application registers itself must be \"sidekiq\", \
                  \"list\" or \"stream\": lapsed's own queues are for mode = \"native\""
+                    .to_owned(),
+            ));
+        }
+        if self.dead_letter == DeadLetterPlace::Sidekiq && self.queues != QueueFormat::Sidekiq {
+            return Err(Error::Invalid(
+                "`dead_letter` = \"sidekiq\" goes with queues = \"sidekiq\": only Sidekiq has a set \
+                 of dead jobs"
                     .to_owned(),
             ));
         }
@@ -187,6 +218,8 @@ mod tests {
         assert!(words.contains("`orphan_threshold` (300s)"), "{words}");
         let own = AdoptedInflightLayout { queues: QueueFormat::Own, ..seed() };
         assert!(refused(own, false).contains("mode = \"native\""));
+        let list = AdoptedInflightLayout { queues: QueueFormat::List, ..seed() };
+        assert!(refused(list, false).contains("`dead_letter`"));
         let outbox = Some(lapsed_core::Name::new("outbox").unwrap());
         let recovery = RecoveryPolicy { outbox, ..RecoveryPolicy::default() };
         let unheard = AdoptedInflightLayout { recovery, ..seed() };

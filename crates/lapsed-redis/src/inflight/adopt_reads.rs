@@ -149,10 +149,12 @@ impl AdoptedInflight {
         };
         // Until a whole threshold since the server was back nobody could beat again.
         match back_ms {
-            0 => census.orphans = due,
+            0 => (census.orphans, census.entries_due_recently) = (due, number(6)?),
             _ => census.orphans_spared = due,
         }
+        census.entries_tracked = census.population;
         census.suspects = census.orphans;
+        census.observation = Some(self.observation(census.population, due).await?);
         Ok(census)
     }
 
@@ -179,7 +181,8 @@ impl AdoptedInflight {
             [] => Ok(None),
             ["dead", now, _] => {
                 let now_ms = now.parse().map_err(|_| unexpected_answer())?;
-                self.letter(id, &words[2], now_ms).ok_or_else(unexpected_answer).map(Some)
+                let found = vec![(id.clone(), words[2].clone())];
+                Ok(self.read_letters(found, now_ms).await?.pop())
             }
             ["held", ..] => in_flight_job(id, &shown).ok_or_else(unexpected_answer).map(Some),
             _ => Err(unexpected_answer()),

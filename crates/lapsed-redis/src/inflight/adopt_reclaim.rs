@@ -21,6 +21,9 @@ const TRIES: usize = 8;
 /// How many queues a batch names that it may not need.
 const KNOWN_MAX: usize = 32;
 
+/// How a batch and its script call Sidekiq's set of dead jobs among the queues: no queue has that name.
+const DEAD_SET: &[u8] = b"\x01dead";
+
 /// The answer, word by word. What the application wrote may be any bytes.
 type AnswerWords = Vec<Vec<u8>>;
 
@@ -58,6 +61,9 @@ impl AdoptedInflight {
 
     /// The key of a queue. What is no name is no queue either.
     fn queue_key(&self, name: &[u8]) -> String {
+        if name == DEAD_SET {
+            return self.dead_set();
+        }
         match Name::from_bytes(name) {
             Ok(name) => self.queues.key_of(&name),
             Err(_) => self.none(),
@@ -96,7 +102,8 @@ impl AdoptedInflight {
             .arg(recovery.crash_window_ms)
             .arg(recovery.age_max_ms)
             .arg(queues.len())
-            .arg(batch.suspects.len());
+            .arg(batch.suspects.len())
+            .arg(layout.dead_letter.as_str());
         for name in queues {
             args = args.key(self.queue_key(name));
             args.args.push(name.clone());
@@ -228,19 +235,20 @@ fn evidence(deadline_ms: u64, now_ms: u64) -> Evidence {
 }
 
 /// One line a job, as the original has them: from the store's answer, never before it.
-pub(super) fn log_recovery(receipt: &Receipt) {
+pub(crate) fn log_recovery(receipt: &Receipt) {
     let Ok(recovered) = serde_json::from_value::<RecoveredJob>(receipt.removed.clone()) else {
         return;
     };
     let (system, job, owner) = (&receipt.id.system, &receipt.key, &receipt.owner);
-    let RecoveredJob { queue, crashes, did, why, .. } = recovered;
+    let RecoveredJob { queue, crashes, did, why, kept_in, .. } = recovered;
     match did {
         RecoveryAction::PutBack => {
             tracing::info!(%system, %job, %queue, %owner, crashes, "an orphaned job is back on its queue");
         }
         RecoveryAction::DeadLetter => {
             let why = why.map_or("", DeadLetterReason::as_str);
-            tracing::warn!(%system, %job, %queue, %owner, crashes, why, "an orphaned job is a dead letter");
+            let kept_in = kept_in.as_deref().unwrap_or("lapsed");
+            tracing::warn!(%system, %job, %queue, %owner, crashes, why, kept_in, "an orphaned job is a dead letter");
         }
         RecoveryAction::Dropped => {
             let rule = OnDeath::Drop;

@@ -3,6 +3,7 @@
 use futures::future::{BoxFuture, FutureExt};
 use lapsed_core::inflight::{Finish, Finished, JobTicket};
 use lapsed_core::owner::Claim;
+use lapsed_core::request::RequestId;
 use lapsed_core::{Name, Result};
 
 use super::native::NativeInflight;
@@ -12,9 +13,17 @@ use crate::held_entries::held_key;
 use crate::owners::incarnation_arg;
 use crate::script;
 
+/// One call of a take that may be repeated; the calls of one take are numbered from 1.
+#[derive(Clone)]
+pub(super) struct RequestedCall {
+    pub request: RequestId,
+    pub number: usize,
+}
+
 /// So many jobs for one incarnation; `inc` is the incarnation that the call expects to be meant.
 #[derive(Clone)]
 pub(super) struct TakeCall {
+    pub requested: Option<RequestedCall>,
     pub claim: Claim,
     pub inc: String,
     pub queue: Name,
@@ -75,10 +84,18 @@ impl NativeInflight {
         let Some(TakeCall { queue, .. }) = takes.first() else { return Ok(Vec::new()) };
         let script = &script::INFLIGHT_TAKE;
         let mut args = self.job_keys().key(self.queue_key(queue));
+        args = args.key(self.key("requests")).key(self.key("requests_at"));
         args = args.arg(self.format().as_str()).arg(queue).arg(takes.len());
-        for TakeCall { claim, inc, limit, .. } in takes {
+        for TakeCall { requested, claim, inc, limit, .. } in takes {
             args = args.key(held_key(self.shard(), inc));
             args = args.arg(&claim.owner).arg(incarnation_arg(claim)).arg(inc).arg(limit);
+            args = match requested {
+                None => args.arg("").arg("").arg("").arg(0),
+                Some(RequestedCall { request, number }) => {
+                    let args = args.arg(&request.key).arg(&request.attempt);
+                    args.arg(&request.fingerprint).arg(number)
+                }
+            };
         }
         let answers: Vec<AnswerWords> = self.context().run_with_keys(script, args).await?;
         if answers.len() != takes.len() {

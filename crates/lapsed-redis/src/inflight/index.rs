@@ -129,12 +129,12 @@ impl NativeInflight {
     ) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let from = inc.saturating_sub(u64::from(after.is_some()));
-        let args = Args::default().arg("page").arg(from).arg(1);
-        let words: Vec<String> = self.context().run(self.shard(), &script::OWNERS, args).await?;
-        let Some(found) = words.get(2) else {
+        let Some(next) = self.owners().incarnations_after(self.shard(), from, 1).await?.pop()
+        else {
             done.next = at("d:".to_owned());
             return Ok(done);
         };
+        let found = &next.to_string();
         // The one that was being read may be forgotten by now: the next is read from its beginning.
         let after = after.filter(|_| *found == inc.to_string());
         let ids = self.owners().held_in(self.shard(), found, after, limit).await?;

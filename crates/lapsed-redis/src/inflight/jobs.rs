@@ -65,7 +65,8 @@ impl NativeInflight {
         let place = match head {
             RecordHead::Queued => JobPlace::Queued,
             RecordHead::Dead { why, at_ms, error } => {
-                JobPlace::Dead { why, at_ms, error: (!error.is_empty()).then_some(error) }
+                let error = (!error.is_empty()).then_some(error);
+                JobPlace::Dead { why, at_ms, error, kept_in: None }
             }
             RecordHead::InFlight { token, inc, since_ms } => {
                 let deadline_ms = number(&row[3]).unwrap_or(0);

@@ -12,6 +12,7 @@ use lapsed_core::inflight::{
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
+use lapsed_core::request::RequestId;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
     TidyLimits,
@@ -30,6 +31,7 @@ use crate::overdue_owners::{self, OverduePages};
 use crate::owners::OwnerService;
 use crate::queues::{QueueFormat, Queues};
 use crate::system_context::{Args, Shard, SystemContext};
+use crate::write_probe::PROBE;
 
 /// How many names of queues are remembered: those that a script is told beforehand.
 const QUEUES_KNOWN: usize = 32;
@@ -57,7 +59,11 @@ impl NativeInflight {
         let queues = Queues::new(queues, queue_key, &prefix, redis.is_cluster())?;
         let (connection, clock) = (redis.connection().clone(), redis.clock().clone());
         let context = SystemContext::new(connection, clock, id, heartbeat_ttl, vec![prefix]);
-        redis.register_context(&context);
+        let written = match queues.format {
+            QueueFormat::Own => Vec::new(),
+            _ => vec![queues.key.of(PROBE)],
+        };
+        redis.register_context(&context, written);
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let (pages, waiters, known) = (OverduePages::default(), Arc::default(), Mutex::default());
@@ -148,6 +154,10 @@ impl OwnerStore for NativeInflight {
         self.owners().start(owner, ttl_ms).await
     }
 
+    async fn start_once(&self, request: &RequestId, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.owners().start_once(request, owner, ttl_ms).await
+    }
+
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
         self.owners().beat(claim).await
     }
@@ -189,6 +199,10 @@ impl Sweep for NativeInflight {
         overdue_owners::after(0, suspect)
     }
 
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.owners().left_by(claim, limit).await
+    }
+
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
         self.reclaim_batch(&batch).await
     }
@@ -206,11 +220,29 @@ impl Sweep for NativeInflight {
 #[async_trait]
 impl InflightStore for NativeInflight {
     async fn enqueue(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
-        self.enqueue_jobs(jobs).await
+        self.enqueue_jobs(None, jobs).await
+    }
+
+    async fn enqueue_once(&self, request: &RequestId, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+        self.enqueue_jobs(Some(request), jobs).await
     }
 
     async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken> {
-        self.take_jobs(claim, queue, limit).await
+        self.take_jobs(None, claim, queue, limit).await
+    }
+
+    async fn take_once(
+        &self,
+        request: &RequestId,
+        claim: &Claim,
+        queue: &Name,
+        limit: usize,
+    ) -> Result<Taken> {
+        self.take_jobs(Some(request), claim, queue, limit).await
+    }
+
+    async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
+        self.give_up_attempt(request).await
     }
 
     fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {
@@ -245,10 +277,6 @@ impl InflightStore for NativeInflight {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.owners().held_by(claim, after, limit).await
-    }
-
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.owners().left_by(claim, limit).await
     }
 
     async fn counts(&self) -> Result<JobCounts> {

@@ -8,14 +8,15 @@ use std::collections::BTreeSet;
 
 use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{
-    Claimed, Enqueued, Finish, Finished, JobTicket, JobToken, NewJob, Taken, TrackAnswer, Tracked,
+    Enqueued, Finish, Finished, JobTicket, JobToken, NewJob, TrackAnswer, Tracked,
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation};
+use lapsed_core::request::RequestId;
 use lapsed_core::{Error, Name, Result};
 
-use super::batching::{Complete, TakeCall};
+use super::batching::Complete;
 use super::native::NativeInflight;
-use super::records::{RecordTail, name, way_letter};
+use super::records::way_letter;
 use crate::held_entries::held_key;
 use crate::owners::{incarnation_arg, unknown_incarnation};
 use crate::queues::QueueFormat;
@@ -28,29 +29,33 @@ pub(crate) const JOBS_A_CALL: usize = 200;
 const BYTES_A_CALL: usize = 256 << 10;
 
 /// How often a call is made again because it needs more keys than it was told.
-const TRIES: usize = 20;
+pub(super) const TRIES: usize = 20;
 
 /// One answer, word by word: payloads may be any bytes.
 pub(super) type AnswerWords = Vec<Vec<u8>>;
 
 /// One claim of an incarnation through several calls: once found out, the same incarnation is meant.
-struct ClaimProgress {
+pub(super) struct ClaimProgress {
     claim: Claim,
-    started: Option<Beat>,
+    pub started: Option<Beat>,
 }
 
 impl ClaimProgress {
-    fn new(claim: &Claim) -> ClaimProgress {
+    pub fn new(claim: &Claim) -> ClaimProgress {
         ClaimProgress { claim: claim.clone(), started: None }
     }
 
-    fn incarnation(&self) -> Incarnation {
+    pub fn incarnation(&self) -> Incarnation {
         self.claim.incarnation.unwrap_or(Incarnation(0))
     }
 }
 
 impl NativeInflight {
-    pub(super) async fn enqueue_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
+    pub(super) async fn enqueue_jobs(
+        &self,
+        request: Option<&RequestId>,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>> {
         if self.format() != QueueFormat::Own {
             return Err(self.unsupported(
                 "enqueue",
@@ -58,85 +63,27 @@ impl NativeInflight {
             ));
         }
         let mut answers = Vec::with_capacity(jobs.len());
-        for jobs in parts(jobs) {
+        for (index, jobs) in parts(jobs).into_iter().enumerate() {
             let queues: BTreeSet<&Name> = jobs.iter().map(|job| &job.queue).collect();
             let mut args = self.job_keys().arg(queues.len());
             for queue in queues {
                 args = args.key(self.queue_key(queue)).arg(queue);
             }
             let args = jobs.iter().fold(args, job_args);
-            let letters: String =
-                self.context().run_with_keys(&script::INFLIGHT_ENQUEUE, args).await?;
+            let (context, shard) = (self.context(), self.shard());
+            let letters: String = match request {
+                None => context.run_with_keys(&script::INFLIGHT_ENQUEUE, args).await?,
+                Some(request) => {
+                    let (step, script) = (request.step(1 + index)?, &script::INFLIGHT_ENQUEUE_ONCE);
+                    context.run_once(shard, script, &step, args).await?
+                }
+            };
             answers.extend(letters.chars().map(|letter| match letter {
                 'q' => Enqueued::Queued,
                 _ => Enqueued::Exists,
             }));
         }
         Ok(answers)
-    }
-
-    pub(super) async fn take_jobs(
-        &self,
-        claim: &Claim,
-        queue: &Name,
-        limit: usize,
-    ) -> Result<Taken> {
-        if self.format() == QueueFormat::Stream {
-            return Err(self.unsupported(
-                "take",
-                "a stream is read by a consumer group: register what it hands out",
-            ));
-        }
-        let mut hold = ClaimProgress::new(claim);
-        let mut jobs: Vec<Claimed> = Vec::new();
-        while jobs.len() < limit {
-            let want = (limit - jobs.len()).min(JOBS_A_CALL);
-            let taken = match self.take_some(&mut hold, queue, want).await {
-                Ok(taken) => taken,
-                // What was taken before is the caller's; the error it finds out the next time.
-                Err(_) if !jobs.is_empty() => break,
-                Err(error) => return Err(error),
-            };
-            let (popped, some) = taken;
-            jobs.extend(some);
-            if popped < want {
-                break;
-            }
-        }
-        Ok(Taken { incarnation: hold.incarnation(), started: hold.started, jobs })
-    }
-
-    /// How many were popped, and the jobs among them.
-    async fn take_some(
-        &self,
-        hold: &mut ClaimProgress,
-        queue: &Name,
-        limit: usize,
-    ) -> Result<(usize, Vec<Claimed>)> {
-        let script = &script::INFLIGHT_TAKE;
-        let call = |claim: Claim, inc: String| {
-            let request = TakeCall { claim, inc, queue: queue.clone(), limit };
-            async move { self.inner.takes.call(request, self).await }
-        };
-        let words = self.with_incarnation(hold, script, call).await?;
-        let unexpected_answer = || self.context().unexpected_answer(script);
-        let number =
-            |at: usize| words.get(at).and_then(|word| number(word)).ok_or_else(unexpected_answer);
-        let (now_ms, first, popped) = (number(1)?, number(2)?, number(3)?);
-        let window_ms = self.inner.recovery.crash_window_ms;
-        let claimed = |(index, pair): (usize, &[Vec<u8>])| {
-            let tail = RecordTail::read(&pair[1]).ok_or_else(unexpected_answer)?;
-            Ok(Claimed {
-                id: name(&pair[0])?,
-                token: JobToken(first + index as u64),
-                crashes: tail.crashes(window_ms, now_ms),
-                payload: tail.shown(),
-                queue: tail.queue,
-            })
-        };
-        let jobs: Result<Vec<Claimed>> =
-            words[4..].chunks_exact(2).enumerate().map(claimed).collect();
-        Ok((popped as usize, jobs?))
     }
 
     pub(super) async fn register_jobs(
@@ -164,7 +111,7 @@ impl NativeInflight {
 
     /// Runs a script for the incarnation that is claimed: begun if the name was never seen, found out if
     /// only the name was told.
-    async fn with_incarnation<F: Future<Output = Result<AnswerWords>> + Send>(
+    pub(super) async fn with_incarnation<F: Future<Output = Result<AnswerWords>> + Send>(
         &self,
         hold: &mut ClaimProgress,
         script: &Script,
@@ -184,6 +131,8 @@ impl NativeInflight {
                 }
                 "again" => inc = word(1).into_owned(),
                 "stranger" => return Err(unknown_incarnation(&hold.claim)),
+                // The caller knows its request.
+                "given_up" | "reused" => return Ok(words),
                 "ended" => {
                     let inc =
                         word(1).parse().map_err(|_| self.context().unexpected_answer(script))?;

@@ -4,6 +4,25 @@ use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, counting};
 use lapsed_core::inflight::{JobToken, RecoveredJob, RecoveryAction};
 use lapsed_core::{Name, Result};
 
+/// Where a dead letter is kept that is not lapsed's own, in words.
+pub(crate) const IN_SIDEKIQ: &str = "Sidekiq's dead set";
+
+/// Where Sidekiq's set has the job of a dead letter. `inflight_adopt_prelude.lua` writes it down in
+/// the place of an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeadSetPlace {
+    pub score: String,
+    /// SHA-1 of the member, in hexadecimal digits.
+    pub sha: String,
+}
+
+impl DeadSetPlace {
+    pub fn read(error: &str) -> Option<DeadSetPlace> {
+        let (score, sha) = error.strip_prefix("sidekiq:")?.split_once(':')?;
+        Some(DeadSetPlace { score: score.to_owned(), sha: sha.to_owned() })
+    }
+}
+
 /// What stays the same wherever a job is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordTail {
@@ -89,12 +108,12 @@ fn why_of(letter: u8) -> Option<DeadLetterReason> {
     }
 }
 
-/// What a receipt says: `did` and why, the claim, how many crashes, the queue. `tail` is what it
-/// keeps of a dropped job.
+/// What a receipt says: `did`, why and where (`s`: in Sidekiq's set), the claim, how many crashes, the
+/// queue. `tail` is what it keeps of a dropped job.
 pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob> {
     let mut parts = note.splitn(4, ':');
     let mut did = parts.next()?.bytes();
-    let (what, why) = (did.next()?, did.next());
+    let (what, why, place) = (did.next()?, did.next(), did.next());
     Some(RecoveredJob {
         did: match what {
             b'p' => RecoveryAction::PutBack,
@@ -107,6 +126,7 @@ pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob>
         crashes: parts.next()?.parse().ok()?,
         queue: Name::new(parts.next()?).ok()?,
         payload: tail.and_then(RecordTail::read).map(|tail| tail.shown()),
+        kept_in: (place == Some(b's')).then(|| IN_SIDEKIQ.to_owned()),
     })
 }
 
@@ -150,5 +170,8 @@ mod tests {
         let dropped = recovered("x:12:3:q", Some(b"1::::q\npayload")).unwrap();
         assert_eq!(dropped.payload.as_deref(), Some("payload"));
         assert_eq!(recovered("z:1:1:q", None), None);
+        let given_up = recovered("dcs:0:3:q", None).unwrap();
+        assert_eq!(given_up.why, Some(DeadLetterReason::Crashes));
+        assert_eq!((given_up.kept_in.as_deref(), found.kept_in), (Some(IN_SIDEKIQ), None));
     }
 }

@@ -1,7 +1,7 @@
 //! Reads of the mirror in bounded pages: entries, heartbeats, pending providers, traces.
 
 use lapsed_availability::rules::PendingOffline;
-use lapsed_availability::{BeatPage, MirrorEntry, MirrorView, OnlineBeat, SeenBeat};
+use lapsed_availability::{BeatPage, MassBeats, MirrorEntry, MirrorView, OnlineBeat, SeenBeat};
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Error, Name, Result};
 
@@ -40,6 +40,13 @@ fn beat(word: &[u8]) -> Option<SeenBeat> {
             None => Some(SeenBeat::At(word.parse().ok()?)),
         },
     }
+}
+
+/// `at_ms:beats:looked at`; `None` if it is empty.
+pub(super) fn mass_beats(word: &str) -> Option<MassBeats> {
+    let mut numbers = word.split(':').map(|number| number.parse().ok());
+    let mut next = || numbers.next()?;
+    Some(MassBeats { at_ms: next()?, beats: next()?, of: next()? })
 }
 
 /// The place in a set to go on from.
@@ -118,9 +125,13 @@ impl Inner {
         let args = self.heartbeats(args.arg(older_ms));
         let words: Option<AnswerWords> = self.context.run_with_keys(script, args).await?;
         let Some(words) = words else { return Ok(None) };
-        let [now_ms, cursor, examined, rows @ ..] = &words[..] else {
+        let [now_ms, cursor, examined, mass, rows @ ..] = &words[..] else {
             return Err(self.context.unexpected_answer(script));
         };
+        let ahead = rows.chunks(3).filter_map(|row| match row {
+            [id, _, last] if last == b"f" => Name::from_bytes(id).ok(),
+            _ => None,
+        });
         let row = |row: &[Vec<u8>]| -> Option<OnlineBeat> {
             let [id, epoch, last] = row else { return None };
             // Nobody whom lapsed knows: a member that cannot be a name is left alone.
@@ -128,11 +139,22 @@ impl Inner {
             Some(OnlineBeat { id, epoch: number(epoch)?, beat: beat(last)? })
         };
         Ok(Some(BeatPage {
+            ahead: ahead.collect(),
             beats: rows.chunks(3).filter_map(row).collect(),
             examined: self.read(script, || number(examined))?,
             now_ms: self.read(script, || number(now_ms))?,
             next: next(cursor),
+            mass_beats: text(mass).and_then(mass_beats),
         }))
+    }
+
+    pub(super) async fn clamp_beats(&self, ids: &[Name]) -> Result<u64> {
+        let mut changed = 0;
+        for part in ids.chunks(NAMES_A_CALL) {
+            let args = self.heartbeats(self.args(4)).names(part);
+            changed += self.context.run_with_keys::<u64>(&script::MIRROR_CLAMP, args).await?;
+        }
+        Ok(changed)
     }
 
     pub(super) async fn pending_offline(

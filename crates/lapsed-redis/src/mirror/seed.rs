@@ -4,6 +4,7 @@ use lapsed_availability::Presence;
 use lapsed_core::Result;
 
 use super::Inner;
+use super::pages::mass_beats;
 use crate::script;
 
 impl Inner {
@@ -12,7 +13,7 @@ impl Inner {
         let script = &script::MIRROR_PRESENCE;
         let words: Vec<String> =
             self.context.run_with_keys(script, self.args(6).arg(stale_ms)).await?;
-        let [now_ms, back_ms, run, seeded, online, doomed] = &words[..] else {
+        let [now_ms, back_ms, run, seeded, online, doomed, mass, masses] = &words[..] else {
             return Err(self.context.unexpected_answer(script));
         };
         let number =
@@ -26,6 +27,8 @@ impl Inner {
             seeded: seeded == "1",
             online: number(online)?,
             pending_offline: number(doomed)?,
+            mass_beats: mass_beats(mass),
+            mass_beats_seen: number(masses)?,
         })
     }
 

@@ -3,29 +3,32 @@
 //! There is no index of owners here, so a pass begins with one look at everything, in bounded
 //! pages: each distinct owner is asked for once, and what has no heartbeat is remembered as suspect.
 //! The guard is the same script as for what is written through lapsed: owner *and* heartbeat are
-//! re-checked in the step that removes the entry.
+//! re-checked in the step that removes the entry, and whether the owner was ever seen alive.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::{Reason, Receipt};
-use lapsed_core::registry::{FoundEntry, Holder, RegisterAnswer, RegistryStore, TakePolicy};
+use lapsed_core::registry::{
+    AdoptedLife, FoundEntry, Holder, RegisterAnswer, RegistryStore, TakePolicy,
+};
 use lapsed_core::sweep::{
-    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, Suspect, SuspectPage, Sweep,
-    Tidied, TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
+    SuspectPage, Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::RegistryLayout;
 use super::entries::restored;
+use super::observe::ObservedOwner;
 use super::reclaim::group;
 use super::survey::Survey;
 use crate::Redis;
-use crate::names::Template;
+use crate::names::{Template, fingerprint};
 use crate::owners::OwnerService;
 use crate::script;
 use crate::system_context::{Args, SystemContext};
@@ -34,6 +37,8 @@ use crate::system_context::{Args, SystemContext};
 pub struct AdoptedRegistry {
     pub(super) owners: OwnerService,
     pub(super) heartbeat: Template,
+    /// Identifies the configuration under which owners are observed.
+    pub(super) fingerprint: String,
     /// What the last look found.
     pub(super) last: Mutex<Arc<Survey>>,
 }
@@ -47,10 +52,12 @@ impl AdoptedRegistry {
             layout.heartbeat_ttl,
             layout.anchors(),
         );
-        redis.register_context(&context);
+        redis.register_context(&context, vec![layout.registry_key.clone()]);
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
-        AdoptedRegistry { owners, heartbeat: layout.heartbeat_key, last: Mutex::default() }
+        let heartbeat = layout.heartbeat_key;
+        let fingerprint = fingerprint(&[&layout.registry_key, &heartbeat.of("{owner}")]);
+        AdoptedRegistry { owners, heartbeat, fingerprint, last: Mutex::default() }
     }
 
     pub(super) fn context(&self) -> &Arc<SystemContext> {
@@ -75,38 +82,16 @@ impl AdoptedRegistry {
         }
     }
 
-    /// How long each owner's heartbeat is still good for, in milliseconds; `None`: there is none.
-    pub(super) async fn beats(&self, owners: &[Name]) -> Result<Vec<Option<u64>>> {
-        let ask = |owner: &Name| {
-            let mut cmd = redis::cmd("PTTL");
-            cmd.arg(self.heartbeat.of(owner.as_str()));
-            async move { self.context().connection.query::<i64>("PTTL", &cmd).await }
-        };
-        let left = futures::future::try_join_all(owners.iter().map(ask)).await?;
-        // A heartbeat without an end never goes by itself: whoever wrote it so is alive.
-        Ok(left
-            .into_iter()
-            .map(|ms| (ms != -2).then_some(if ms < 0 { u64::MAX } else { ms as u64 }))
-            .collect())
-    }
-
-    fn info(&self, owner: &Name, left: Option<u64>, held: u64, now_ms: u64) -> OwnerInfo {
-        let seen = self.survey_seen().deadline(owner);
+    fn info(&self, owner: &Name, observed: &ObservedOwner, held: u64, now_ms: u64) -> OwnerInfo {
         OwnerInfo {
             owner: owner.clone(),
             incarnation: Incarnation(0),
             ttl_ms: self.owners.ttl_ms,
             started_ms: 0,
-            due_ms: left
-                .map_or(seen.unwrap_or(now_ms).min(now_ms), |left| now_ms.saturating_add(left)),
+            due_ms: observed.deadline_ms(now_ms, self.owners.ttl_ms),
             held,
             ended: None,
         }
-    }
-
-    pub(super) async fn now_ms(&self) -> Result<u64> {
-        let shard = &self.context().shards[0];
-        self.context().run(shard, &script::SERVER_TIME, Args::default()).await
     }
 }
 
@@ -133,18 +118,19 @@ impl OwnerStore for AdoptedRegistry {
         let owners: Vec<(Name, u64)> =
             seen.held.iter().take(limit).map(|(name, held)| (name.clone(), *held)).collect();
         let names: Vec<Name> = owners.iter().map(|(name, _)| name.clone()).collect();
-        let (now_ms, left) = (self.now_ms().await?, self.beats(&names).await?);
-        let pairs = owners.into_iter().zip(left);
-        Ok(pairs.map(|((name, held), left)| self.info(&name, left, held, now_ms)).collect())
+        let observed = self.observe(&names, PassMode::DryRun).await?;
+        let pairs = owners.into_iter().zip(&observed.owners);
+        Ok(pairs.map(|((name, held), one)| self.info(&name, one, held, observed.now_ms)).collect())
     }
 
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-        let left = self.beats(std::slice::from_ref(&claim.owner)).await?[0];
+        let owners = std::slice::from_ref(&claim.owner);
+        let observed = self.observe(owners, PassMode::DryRun).await?;
         let held = self.survey_seen().held.get(&claim.owner).copied().unwrap_or(0);
-        if left.is_none() && held == 0 {
+        if observed.owners[0].left_ms.is_none() && held == 0 {
             return Ok(None);
         }
-        Ok(Some(self.info(&claim.owner, left, held, self.now_ms().await?)))
+        Ok(Some(self.info(&claim.owner, &observed.owners[0], held, observed.now_ms)))
     }
 }
 
@@ -164,9 +150,13 @@ impl Sweep for AdoptedRegistry {
         self.count(&seen).await
     }
 
-    async fn survey(&self) -> Result<Option<Census>> {
-        let seen = self.survey_all().await?;
+    async fn survey(&self, act: PassMode) -> Result<Option<Census>> {
+        let seen = self.survey_all(act).await?;
         Ok(Some(self.count(&seen).await?))
+    }
+
+    async fn confirm_adoption(&self) -> Result<u64> {
+        self.confirm().await
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
@@ -184,10 +174,13 @@ impl Sweep for AdoptedRegistry {
         let groups = group(&batch, 0..batch.suspects.len());
         let seen_ms = context.last_seen_for(shard, batch.act).await?;
         let mut args = Args::default().key(&shard.anchor);
+        let (survey, record) = (self.survey_seen(), self.record_key());
         for group in &groups {
-            // No life of its own: the heartbeat is all there is.
-            let none = shard.prefix.key("meta");
-            args = args.key(none.clone()).key(none).key(self.heartbeat.of(group.owner.as_str()));
+            let last = group.places.last().map(|at| &batch.suspects[*at].key);
+            let takes_last = last.is_some_and(|key| survey.is_last_of(&group.owner, key));
+            let forget = if takes_last { record.clone() } else { shard.prefix.key("meta") };
+            let heartbeat = self.heartbeat.of(group.owner.as_str());
+            args = args.key(record.clone()).key(forget).key(heartbeat);
         }
         let args = context.batch_args(args, shard, &batch, seen_ms, &groups);
         let words = context.run(shard, &script::REGISTRY_RECLAIM, args).await?;
@@ -228,27 +221,26 @@ impl RegistryStore for AdoptedRegistry {
         let values: Vec<Option<Vec<u8>>> = self.context().connection.query("HMGET", &cmd).await?;
         let owners: Vec<Option<Name>> =
             values.into_iter().map(|v| v.and_then(|v| Name::from_bytes(&v).ok())).collect();
-        let mut distinct: BTreeMap<Name, Option<u64>> = BTreeMap::new();
-        owners.iter().flatten().for_each(|owner| {
-            distinct.insert(owner.clone(), None);
-        });
-        let names: Vec<Name> = distinct.keys().cloned().collect();
-        let (left, now_ms) = (self.beats(&names).await?, self.now_ms().await?);
-        let left: HashMap<&Name, Option<u64>> = names.iter().zip(left).collect();
+        let distinct: BTreeSet<&Name> = owners.iter().flatten().collect();
+        let names: Vec<Name> = distinct.into_iter().cloned().collect();
+        let observed = self.observe(&names, PassMode::DryRun).await?;
+        let now_ms = observed.now_ms;
+        let known: HashMap<&Name, ObservedOwner> = names.iter().zip(observed.owners).collect();
         let found = |owner: Name| {
-            let due_ms = self.info(&owner, left[&owner], 0, now_ms).due_ms;
+            let due_ms = known[&owner].deadline_ms(now_ms, self.owners.ttl_ms);
             let holder = Holder { owner, incarnation: Incarnation(0) };
             FoundEntry { holder, registered_ms: None, due_ms, ended: None, now_ms }
         };
         Ok(owners.into_iter().map(|owner| owner.map(found)).collect())
     }
 
-    async fn entries(&self, _: &Claim, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
-        Err(self.unsupported_in_adopt("entries"))
+    async fn adopted_life(&self, owner: &Name) -> Result<Option<AdoptedLife>> {
+        let observed = self.observe(std::slice::from_ref(owner), PassMode::DryRun).await?;
+        Ok(Some(observed.owners[0].life(observed.now_ms, self.owners.ttl_ms)))
     }
 
-    async fn held_by(&self, _: &Claim, _: usize) -> Result<Vec<Suspect>> {
-        Ok(Vec::new())
+    async fn entries(&self, _: &Claim, _: Option<&Name>, _: usize) -> Result<Vec<Name>> {
+        Err(self.unsupported_in_adopt("entries"))
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

@@ -116,12 +116,17 @@ impl NativeRegistry {
         let mut done = Reconciled::default();
         let Some(shard) = self.context().shards.get(shard_index) else { return Ok(done) };
         let from = inc.saturating_sub(u64::from(after.is_some()));
-        let args = Args::default().arg("page").arg(from).arg(1);
+        let Some(next) = self.owners.incarnations_after(shard, from, 1).await?.pop() else {
+            done.next = at(format!("h:{}:0", shard_index + 1));
+            return Ok(done);
+        };
+        let args = Args::default().arg("some").arg(next);
         let words: Vec<String> = self.context().run(shard, &script::OWNERS, args).await?;
         let first_row = words.get(2).zip(words.get(3));
         let record = first_row.and_then(|(_, record)| crate::owners::OwnerRecord::read(record, 0));
         let Some(((found, _), record)) = first_row.zip(record) else {
-            done.next = at(format!("h:{}:0", shard_index + 1));
+            // Its record was removed meanwhile.
+            done.next = at(format!("h:{shard_index}:{next}"));
             return Ok(done);
         };
         // The one that was being read may be forgotten by now: the next is read from its beginning.

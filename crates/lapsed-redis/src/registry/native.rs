@@ -7,9 +7,10 @@ use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::registry::{FoundEntry, RegisterAnswer, RegistryStore, TakePolicy};
+use lapsed_core::request::RequestId;
 use lapsed_core::sweep::{
-    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
-    TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result, SystemId};
@@ -21,6 +22,7 @@ use crate::names::check_shards;
 use crate::overdue_owners::{self, OverduePages};
 use crate::owners::OwnerService;
 use crate::system_context::SystemContext;
+use crate::write_probe::PROBE;
 
 /// A registry written through lapsed. Clones share it.
 #[derive(Clone)]
@@ -39,7 +41,8 @@ impl NativeRegistry {
             layout.heartbeat_ttl,
             layout.anchors(),
         );
-        redis.register_context(&context);
+        let written = vec![context.shards[0].anchor.clone(), layout.heartbeat_key.of(PROBE)];
+        redis.register_context(&context, written);
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: Some(layout.heartbeat_key), ttl_ms };
         Ok(NativeRegistry { owners: Arc::new(owners), pages: Arc::default() })
@@ -54,6 +57,10 @@ impl NativeRegistry {
 impl OwnerStore for NativeRegistry {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         self.owners.start(owner, ttl_ms).await
+    }
+
+    async fn start_once(&self, request: &RequestId, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.owners.start_once(request, owner, ttl_ms).await
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
@@ -92,7 +99,7 @@ impl Sweep for NativeRegistry {
     /// There is an index; but owners that beat without lapsed (taken over by a reconciliation) are in
     /// it with the deadline that was last read off their heartbeat. Read again, or the brake would
     /// take them for dead.
-    async fn survey(&self) -> Result<Option<Census>> {
+    async fn survey(&self, _act: PassMode) -> Result<Option<Census>> {
         for shard in &self.context().shards {
             self.renew_external(shard).await?;
         }
@@ -106,6 +113,10 @@ impl Sweep for NativeRegistry {
     fn after(&self, suspect: &Suspect) -> Cursor {
         let shard = self.context().shard(suspect.key.as_str()).index;
         overdue_owners::after(shard, suspect)
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.owners.left_by(claim, limit).await
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
@@ -151,10 +162,6 @@ impl RegistryStore for NativeRegistry {
         limit: usize,
     ) -> Result<Vec<Name>> {
         self.owners.held_by(claim, after, limit).await
-    }
-
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.owners.left_by(claim, limit).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

@@ -191,6 +191,7 @@ impl SystemContext {
                         Outcome::Reclaimed(Some(Box::new(receipt)))
                     }
                     'A' => Outcome::Refused(Refusal::Alive),
+                    'N' => Outcome::Refused(Refusal::Newcomer),
                     'S' => Outcome::Refused(Refusal::StoreAway),
                     'M' => Outcome::Refused(Refusal::Moved),
                     'L' => Outcome::Refused(Refusal::NotLeader),

@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use lapsed_core::owner::Incarnation;
-use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
+use lapsed_core::sweep::{
+    AdoptObservation, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+};
 use lapsed_core::{Error, Name, Result};
 use tokio::task::{JoinError, JoinHandle};
 
 use super::adopt::{AdoptedRegistry, REASON};
+use super::observe::ObservedOwners;
 
 /// How many entries one HSCAN asks for: some tenths of a millisecond of the server's time.
 const PAGE: usize = 500;
@@ -35,6 +38,11 @@ pub(super) struct Survey {
     deaths: BTreeMap<Name, u64>,
     /// Entries that cannot be read.
     unreadable: u64,
+    /// Whether some entries of the dead were left out, because there are too many.
+    cut: bool,
+    /// Owners that have a heartbeat, and owners that were ever seen alive.
+    alive: u64,
+    seen_alive: u64,
 }
 
 /// `deadline owner key`: names have no control characters, so this one separates them.
@@ -50,8 +58,18 @@ fn parse_cursor(cursor: &Cursor) -> Option<((u64, &str), &str)> {
 }
 
 impl Survey {
+    /// The server's clock when the scan began.
+    pub fn at_ms(&self) -> u64 {
+        self.at_ms
+    }
+
+    /// Whether `key` is the last by name of all that a dead owner held.
+    pub fn is_last_of(&self, owner: &Name, key: &Name) -> bool {
+        !self.cut && self.dead.get(owner).and_then(|keys| keys.last()) == Some(key)
+    }
+
     /// Until when that owner was known to live.
-    pub fn deadline(&self, owner: &Name) -> Option<u64> {
+    fn deadline(&self, owner: &Name) -> Option<u64> {
         self.deadlines.get(owner).copied()
     }
 
@@ -105,15 +123,15 @@ impl AdoptedRegistry {
     /// What the last look found; looks once if there was none.
     pub(super) async fn survey_or_last(&self) -> Result<Arc<Survey>> {
         let last = self.survey_seen();
-        if last.at_ms > 0 { Ok(last) } else { self.survey_all().await }
+        if last.at_ms > 0 { Ok(last) } else { self.survey_all(PassMode::DryRun).await }
     }
 
     /// Looks at everything, page by page. While one page is read, the next is under way.
-    pub(super) async fn survey_all(&self) -> Result<Arc<Survey>> {
+    pub(super) async fn survey_all(&self, act: PassMode) -> Result<Arc<Survey>> {
         let before = self.survey_seen();
-        let at_ms = self.now_ms().await?;
+        let now_ms = self.observe(&[], PassMode::DryRun).await?.now_ms;
         let mut progress = SurveyProgress {
-            survey: Survey { at_ms, ..Survey::default() },
+            survey: Survey { at_ms: now_ms, ..Survey::default() },
             ..SurveyProgress::default()
         };
         let mut under_way = Some(self.scan("0"));
@@ -124,11 +142,14 @@ impl AdoptedRegistry {
             }
             let new = progress.take(&page);
             if !new.is_empty() || !progress.waiting.is_empty() {
-                self.read_heartbeats(&mut progress, &before, new, at_ms).await?;
+                self.read_heartbeats(&mut progress, &before, new, act).await?;
             }
         }
         let mut survey = progress.finish();
         survey.remember(&before, self.context().threshold_ms());
+        if act == PassMode::Reclaim {
+            self.forget_others(&survey).await?;
+        }
         let survey = Arc::new(survey);
         *self.last.lock().expect("no holder of this lock panics") = survey.clone();
         Ok(survey)
@@ -155,22 +176,25 @@ impl AdoptedRegistry {
         progress: &mut SurveyProgress,
         before: &Survey,
         new: Vec<Name>,
-        now_ms: u64,
+        act: PassMode,
     ) -> Result<()> {
-        let left = self.beats(&new).await?;
-        for (owner, left) in new.into_iter().zip(left) {
-            match left {
-                Some(ms) => {
-                    progress.survey.deadlines.insert(owner.clone(), now_ms.saturating_add(ms));
-                    progress.is_alive(&owner);
-                }
-                None => {
-                    let known = before.deadline(&owner).map_or(now_ms, |known| known.min(now_ms));
-                    let died = before.deaths.get(&owner).copied().unwrap_or(now_ms);
-                    progress.survey.deadlines.insert(owner.clone(), known);
-                    progress.survey.deaths.insert(owner.clone(), died);
-                    progress.survey.dead.entry(owner).or_default();
-                }
+        let ObservedOwners { now_ms, owners, .. } = self.observe(&new, act).await?;
+        let ttl_ms = self.context().threshold_ms();
+        for (owner, observed) in new.into_iter().zip(owners) {
+            let survey = &mut progress.survey;
+            survey.alive += u64::from(observed.left_ms.is_some());
+            survey.seen_alive += u64::from(observed.was_seen_alive());
+            let deadline_ms = observed.deadline_ms(now_ms, ttl_ms);
+            let is_dead = observed.is_dead(now_ms, ttl_ms);
+            // A scan for a dry run has written nothing, so that the store does not know when it missed the heartbeat.
+            let known_ms = before.deadline(&owner).filter(|_| is_dead).unwrap_or(deadline_ms);
+            survey.deadlines.insert(owner.clone(), deadline_ms.min(known_ms));
+            if is_dead {
+                let died = before.deaths.get(&owner).copied().unwrap_or(now_ms);
+                survey.deaths.insert(owner.clone(), died);
+                survey.dead.entry(owner).or_default();
+            } else {
+                progress.is_alive(&owner);
             }
         }
         progress.file_suspects();
@@ -195,6 +219,15 @@ impl AdoptedRegistry {
             census.owners_spared = census.owners_overdue;
             census.owners_overdue = 0;
         }
+        census.observation = Some(AdoptObservation {
+            of: "owners".to_owned(),
+            signs: format!("`{}`", self.heartbeat.of("{owner}")),
+            total: seen.held.len() as u64,
+            alive: seen.alive,
+            seen_alive: seen.seen_alive,
+            // It may have been confirmed since the scan.
+            confirmed_ms: self.observe(&[], PassMode::DryRun).await?.confirmed_ms,
+        });
         Ok(census)
     }
 }
@@ -261,12 +294,13 @@ impl SurveyProgress {
     /// Everybody was asked for: keeps what the dead hold.
     fn file_suspects(&mut self) {
         for (at, key) in self.waiting.drain(..) {
-            if self.suspects < SUSPECTS_MAX
-                && let Some(keys) = self.survey.dead.get_mut(&self.seen[at].name)
-            {
-                keys.push(key);
-                self.suspects += 1;
+            let Some(keys) = self.survey.dead.get_mut(&self.seen[at].name) else { continue };
+            if self.suspects == SUSPECTS_MAX {
+                self.survey.cut = true;
+                continue;
             }
+            keys.push(key);
+            self.suspects += 1;
         }
     }
 

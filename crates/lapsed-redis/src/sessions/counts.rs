@@ -24,6 +24,11 @@ impl RedisSessions {
         for shard in &self.context().shards {
             let due = self.count_due(shard, until_ms).await?;
             census.orphans += due;
+            if due > 0 && !self.is_native() {
+                let before_ms = until_ms.saturating_sub(self.context().threshold_ms());
+                census.entries_due_recently +=
+                    due - self.count_due(shard, before_ms).await?.min(due);
+            }
             if due > 0 {
                 let (oldest, _) = self.idle_in(shard, 1, 0, None).await?;
                 let due_ms = oldest.first().map_or(census.now_ms, |(at, _)| at + self.grace_ms());
@@ -39,6 +44,11 @@ impl RedisSessions {
         // Until a whole grace since the server was back nobody could connect again.
         if census.now_ms < back_ms + self.grace_ms() {
             census.orphans_spared = std::mem::take(&mut census.orphans);
+            census.entries_due_recently = 0;
+        }
+        // Sessions that the application makes itself name nobody who holds them.
+        if !self.is_native() {
+            (census.entries_tracked, census.entries_run_out) = (census.population, true);
         }
         census.suspects += census.orphans;
         Ok(census)

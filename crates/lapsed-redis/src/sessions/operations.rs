@@ -2,6 +2,7 @@
 
 use futures::future::try_join_all;
 use lapsed_core::owner::{Claim, Incarnation};
+use lapsed_core::request::RequestId;
 use lapsed_core::sessions::rules::due_ms;
 use lapsed_core::sessions::{Deleted, ReferenceChange, Session, SessionProfile};
 use lapsed_core::system::Restored;
@@ -102,6 +103,7 @@ impl RedisSessions {
     /// A reference more or less.
     pub(super) async fn change_references(
         &self,
+        request: Option<&RequestId>,
         op: &str,
         claim: Option<&Claim>,
         id: &Name,
@@ -114,7 +116,7 @@ impl RedisSessions {
         }
         let mut started = None;
         loop {
-            let words = match self.change_references_once(op, claim, id).await? {
+            let words = match self.change_references_now(request, op, claim, id).await? {
                 ResolvedClaim::Current(words) if words[0] == "missing" => return Ok(None),
                 ResolvedClaim::Current(words) => words,
                 resolved => {
@@ -153,8 +155,9 @@ impl RedisSessions {
         }
     }
 
-    async fn change_references_once(
+    async fn change_references_now(
         &self,
+        request: Option<&RequestId>,
         op: &str,
         claim: Option<&Claim>,
         id: &Name,
@@ -177,7 +180,14 @@ impl RedisSessions {
                 .arg(claim.map_or("", |claim| claim.owner.as_str()))
                 .arg(claim.map(incarnation_arg).unwrap_or_default())
                 .arg(&declared);
-            let words = self.context().run(shard, &script::SESSION_REFERENCE, args).await?;
+            let (context, script) = (self.context(), &script::SESSION_REFERENCE_ONCE);
+            let words = match request {
+                None => context.run(shard, &script::SESSION_REFERENCE, args).await?,
+                Some(request) => {
+                    let args = context.with_base(shard, args);
+                    context.run_once(shard, script, request, args).await?
+                }
+            };
             match ResolvedClaim::read(self.context(), &script::SESSION_REFERENCE, words)? {
                 ResolvedClaim::NeedsKeys(more) => {
                     declared = more.into_iter().next().unwrap_or_default()

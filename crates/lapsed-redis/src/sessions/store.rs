@@ -5,8 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
+use lapsed_core::request::RequestId;
 use lapsed_core::sessions::{
-    Activated, Deleted, ReferenceChange, Session, SessionProfile, SessionsStore,
+    Activated, Deleted, ReferenceChange, ReferenceStep, Session, SessionProfile, SessionsStore,
 };
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
@@ -38,6 +39,11 @@ impl OwnerStore for RedisSessions {
     async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         self.require_native("start")?;
         self.owners().start(owner, ttl_ms).await
+    }
+
+    async fn start_once(&self, request: &RequestId, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+        self.require_native("start")?;
+        self.owners().start_once(request, owner, ttl_ms).await
     }
 
     async fn beat(&self, claim: &Claim) -> Result<Beat> {
@@ -81,6 +87,10 @@ impl Sweep for RedisSessions {
         self.place_after(suspect)
     }
 
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        self.owners().left_by(claim, limit).await
+    }
+
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
         self.reclaim_batch(&batch).await
     }
@@ -104,7 +114,7 @@ impl SessionsStore for RedisSessions {
     }
 
     async fn connect(&self, claim: Option<&Claim>, id: &Name) -> Result<Option<ReferenceChange>> {
-        self.change_references("connect", claim, id).await
+        self.change_references(None, "connect", claim, id).await
     }
 
     async fn disconnect(
@@ -112,11 +122,21 @@ impl SessionsStore for RedisSessions {
         claim: Option<&Claim>,
         id: &Name,
     ) -> Result<Option<ReferenceChange>> {
-        self.change_references("disconnect", claim, id).await
+        self.change_references(None, "disconnect", claim, id).await
+    }
+
+    async fn change_once(
+        &self,
+        request: &RequestId,
+        change: ReferenceStep,
+        claim: Option<&Claim>,
+        id: &Name,
+    ) -> Result<Option<ReferenceChange>> {
+        self.change_references(Some(request), change.as_str(), claim, id).await
     }
 
     async fn resume(&self, id: &Name) -> Result<Option<ReferenceChange>> {
-        self.change_references("resume", None, id).await
+        self.change_references(None, "resume", None, id).await
     }
 
     async fn get(&self, id: &Name) -> Result<Option<Session>> {
@@ -151,10 +171,6 @@ impl SessionsStore for RedisSessions {
     ) -> Result<Vec<Name>> {
         self.require_native("referred")?;
         self.owners().held_by(claim, after, limit).await
-    }
-
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        self.owners().left_by(claim, limit).await
     }
 
     async fn restore(&self, seq: u64) -> Result<Restored> {

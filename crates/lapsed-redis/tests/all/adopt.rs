@@ -11,7 +11,7 @@ use lapsed_core::registry::{RegistryStore, TakePolicy};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Outcome, Refusal, Stopped, Sweep};
+use lapsed_core::sweep::{Outcome, PassMode, Refusal, Stopped, Sweep};
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{AdoptedRegistry, Redis, RegistryLayout, Template};
@@ -51,9 +51,11 @@ impl World {
         World { server, app, redis, sweep: registry.clone(), registry }
     }
 
-    /// Somebody who holds that much and has beaten for the last time.
+    /// Somebody who holds that much, was seen alive, and has beaten for the last time.
     async fn dead(&self, owner: &str, keys: &[String]) {
         self.app.register(owner, keys);
+        self.app.beat(owner, LONG_MS);
+        self.sweep.survey(PassMode::Reclaim).await.unwrap();
         self.app.beat(owner, 1);
         self.app.dies(owner).await;
     }
@@ -119,7 +121,7 @@ async fn the_dead_are_evicted_and_the_living_kept(engine: Engine) {
 async fn trap_a1_a_key_that_was_registered_elsewhere_in_between_is_kept(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-dead", &keys("k", 3)).await;
-    world.sweep.survey().await.unwrap();
+    world.sweep.survey(PassMode::Reclaim).await.unwrap();
     let found = suspects(&*world.sweep).await;
     assert_eq!(found.len(), 3);
     world.living("i-new", &keys("k", 1));
@@ -136,7 +138,7 @@ async fn trap_a1_a_key_that_was_registered_elsewhere_in_between_is_kept(engine: 
 async fn a_heartbeat_that_comes_back_in_between_wins(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-1", &keys("k", 5)).await;
-    world.sweep.survey().await.unwrap();
+    world.sweep.survey(PassMode::Reclaim).await.unwrap();
     let found = suspects(&*world.sweep).await;
     assert_eq!(found.len(), 5);
     world.app.beat("i-1", LONG_MS);
@@ -264,7 +266,7 @@ async fn restore_succeeds_once_if_the_entry_is_free_and_the_owner_is_alive(engin
 async fn a_batch_in_doubt_is_settled_by_its_receipts(engine: Engine) {
     let world = World::new(engine).await;
     world.dead("i-1", &keys("k", 4)).await;
-    world.sweep.survey().await.unwrap();
+    world.sweep.survey(PassMode::Reclaim).await.unwrap();
     let found = suspects(&*world.sweep).await;
     let (first, second) = (batch("s", 1, found[..2].to_vec()), batch("s", 2, found[2..].to_vec()));
     // The answer is lost: its receipts tell.
@@ -383,7 +385,7 @@ async fn a_registry_key_of_the_wrong_type_is_reported_and_left_alone(engine: Eng
     assert_eq!((report.reclaimed, report.errors, report.stopped), (0, 1, Stopped::Error));
     let detail = report.detail.unwrap();
     assert!(detail.contains("WRONGTYPE") && detail.contains("another type"), "{detail}");
-    let error = world.sweep.survey().await.unwrap_err();
+    let error = world.sweep.survey(PassMode::Reclaim).await.unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
     let suspect = lapsed_core::sweep::Suspect {
         key: name("k"),
@@ -409,11 +411,13 @@ async fn p7_after_a_restart_everybody_has_a_whole_threshold_to_beat_again(engine
     settled(&*world.sweep).await;
     world.app.register("i-1", &keys("k", 5));
     world.app.register("i-2", &keys("l", 5));
-    for owner in ["i-1", "i-2"] {
-        world.app.beat(owner, 200);
-    }
     let sweeper = world.sweeper();
-    pass(&sweeper).await;
+    for ttl_ms in [LONG_MS, 200] {
+        for owner in ["i-1", "i-2"] {
+            world.app.beat(owner, ttl_ms);
+        }
+        pass(&sweeper).await;
+    }
     world.server.kill().unwrap();
     tokio::time::sleep(Duration::from_millis(250)).await;
     world.server.restart().unwrap();
@@ -451,6 +455,8 @@ async fn p7_after_flushall_everybody_has_a_whole_threshold_to_beat_again(engine:
         let report = pass(&sweeper).await;
         assert_eq!((report.reclaimed, world.app.registry().len()), (0, 5), "{report:?}");
     }
+    world.app.beat("i-1", LONG_MS);
+    assert_eq!(pass(&sweeper).await.reclaimed, 0, "it is seen alive");
     world.app.beat("i-1", 100);
     world.app.dies("i-1").await;
     let mut sum = Sum::default();

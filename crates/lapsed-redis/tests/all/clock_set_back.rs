@@ -39,6 +39,7 @@ async fn an_absence_in_the_future_holds_for_one_threshold(engine: Engine) {
     let began_ms = now_ms();
     app.call(&["HSET", meta, "back", &(began_ms + 3 * 3_600_000).to_string()]);
     app.register("i-dead", &keys("dead", 5));
+    sweep.confirm_adoption().await.unwrap();
     let mut sum = Sum::default();
     sweep_until(&sweeper, &mut sum, || app.registry().is_empty()).await;
     let receipts = receipts(&redis, &id()).await;

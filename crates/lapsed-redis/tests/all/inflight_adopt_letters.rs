@@ -12,9 +12,12 @@ use lapsed_core::inflight::{
     Finish, Inflight, InflightParts, InflightStore, JobPlace, NewJob, RecoveredJob, RecoveryAction,
 };
 use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::sweep::Sweep;
 use lapsed_core::system::{Restored, System};
 use lapsed_core::{Error, Result};
-use lapsed_redis::{AdoptedInflightLayout, QueueFormat, Redis, RedisAddress, Template};
+use lapsed_redis::{
+    AdoptedInflightLayout, DeadLetterPlace, QueueFormat, Redis, RedisAddress, Template,
+};
 use lapsed_testbed::{Cluster, Engine, RedisServer};
 
 crate::inflight_app::on_both! {
@@ -44,7 +47,7 @@ fn on_death(on_death: OnDeath) -> AdoptedInflightLayout {
 fn why(restored: Restored) -> String {
     match restored {
         Restored::Refused { why } => why,
-        Restored::Restored { .. } => panic!("{restored:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -143,6 +146,7 @@ async fn lists_and_streams_take_jobs_too(beside: Beside) {
     let format = |queues, key: &str| AdoptedInflightLayout {
         queues,
         queue_key: Template::new(key, "queue").unwrap(),
+        dead_letter: DeadLetterPlace::Lapsed,
         ..layout()
     };
     // Any JSON object will do where no Sidekiq reads it.

@@ -246,9 +246,9 @@ async fn one_job_of_each_of_ten_thousand_workers(engine: Engine) {
     let taken: Vec<usize> = many.buffer_unordered(50).collect().await;
     assert_eq!(taken.iter().sum::<usize>(), WORKERS);
     // All at once is what a brake is for: the operator lets go of it.
-    let until_ms = world.redis.info().await.unwrap().now_ms + 600_000;
-    let release = lapsed_core::sweep::brake::BrakeSetting::Release { until_ms };
-    world.redis.set_brake(&crate::jobs::id(), release).await.unwrap();
+    let overridden =
+        lapsed_core::sweep::brake::BrakeSetting::Override { reason: "they were killed".into() };
+    world.redis.set_brake(&crate::jobs::id(), overridden).await.unwrap();
     world.sweep_all(Policy::default()).await;
     assert_eq!(world.complete_all().await, WORKERS as u64);
     assert_eq!(world.audit("1 job of each of 10,000 workers").await.completed, WORKERS as u64);

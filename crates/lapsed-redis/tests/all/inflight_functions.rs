@@ -1,7 +1,9 @@
 //! Jobs by FCALL and by lapsed itself: both work on the same.
 
+use lapsed_core::Error;
 use lapsed_core::inflight::{Finish, Finished, InflightStore, JobPlace, NewJob};
 use lapsed_core::owner::{Claim, OwnerStore};
+use lapsed_core::request::RequestId;
 use lapsed_core::sweep::{Sweep, TidyLimits};
 use lapsed_redis::QueueFormat;
 use lapsed_testbed::{Engine, ServerOptions};
@@ -15,6 +17,7 @@ on_both_engines! {
     without_an_incarnation_the_newest_life_holds_it,
     what_makes_no_sense_is_refused,
     the_application_s_queues_are_left_to_it,
+    a_repeated_function_with_its_key_changes_nothing,
 }
 
 const PREFIX: [&str; 1] = ["lapsed:inflight"];
@@ -149,4 +152,62 @@ async fn the_application_s_queues_are_left_to_it(engine: Engine) {
     let claim = world.start("w").await;
     world.jobs.register(&claim, &[popped]).await.unwrap();
     world.audit("registered by FCALL").await;
+}
+
+fn keyed(caller: &mut Caller, key: &str, what: &str, args: &[&str]) -> Result<String, String> {
+    let key = format!("key={key}");
+    let args = [&[key.as_str(), "mail"], args].concat();
+    caller.fcall(&format!("lapsed_inflight_{what}"), &PREFIX, &args)
+}
+
+/// Each call is repeated as a client does that did not get the answer.
+async fn a_repeated_function_with_its_key_changes_nothing(engine: Engine) {
+    let world = World::new(ServerOptions::new(engine), layout(QueueFormat::Own));
+    let caller = &mut Caller::on(&world.server).await;
+    let twice = |caller: &mut Caller, key: &str, what: &str, args: &[&str]| {
+        let first = keyed(caller, key, what, args).unwrap();
+        assert_eq!(keyed(caller, key, what, args).unwrap(), first, "{what}");
+        first
+    };
+    let life = first(&twice(caller, "s", "start", &["w", "60000"]));
+    assert_eq!(first(&must(caller, "beat", &["w", ""])), life, "there is one incarnation");
+    assert_eq!(
+        twice(caller, "e", "enqueue", &["q", "a", "1", "b", "2", "c", "3"]),
+        "queued\nqueued\nqueued"
+    );
+    let taken = twice(caller, "t", "take", &["w", &life, "q", "2"]);
+    let words: Vec<&str> = taken.lines().collect();
+    assert_eq!((words.len(), words[0], words[4]), (8, "a", "b"), "{taken}");
+    assert_eq!(twice(caller, "c", "complete", &["a", words[1]]), "done");
+    let left = keyed(caller, "t", "take", &["w", &life, "q", "2"]).unwrap();
+    assert_eq!(left.lines().collect::<Vec<_>>(), words[4..], "what is still held");
+    // The job was completed: its enqueue is repeated, and nothing comes back.
+    assert_eq!(
+        keyed(caller, "e", "enqueue", &["q", "a", "1", "b", "2", "c", "3"]).unwrap(),
+        "queued\nqueued\nqueued"
+    );
+    assert_eq!(twice(caller, "g", "give_back", &["front", "b", words[5]]), "done");
+    let counts = must(caller, "counts", &[]);
+    assert_eq!(counts, "entered\n3\ncompleted\n1\nqueued\n2\nin_flight\n0\ndead\n0\ndropped\n0");
+    for (key, what, args) in [
+        ("t", "take", &["w", &life, "q", "1"][..]),
+        ("e", "enqueue", &["q", "x", "1"]),
+        ("s", "start", &["other", "60000"]),
+    ] {
+        let reused = keyed(caller, key, what, args).unwrap_err();
+        assert!(reused.starts_with("REUSED "), "{what}: {reused}");
+    }
+    for (key, what, args) in
+        [("k", "counts", &[][..]), ("", "start", &["w", "1"]), ("!x", "start", &["w", "1"])]
+    {
+        let wrong = keyed(caller, key, what, args).unwrap_err();
+        assert!(wrong.starts_with("INVALID "), "{what}: {wrong}");
+    }
+    assert_eq!(must(caller, "counts", &[]), counts, "what was refused changed nothing");
+    // What lapsed keeps and what functions keep is the same.
+    let request = RequestId::new("t", "another", "attempt").unwrap();
+    let claim = Claim::newest(name("w"));
+    let reused = world.jobs.take_once(&request, &claim, &name("q"), 1).await;
+    assert!(matches!(reused, Err(Error::KeyReused { .. })), "{reused:?}");
+    world.audit("by FCALL with keys").await;
 }

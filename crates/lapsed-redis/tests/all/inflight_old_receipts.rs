@@ -64,7 +64,7 @@ async fn receipts_of_jobs_of_before_are_read_restored_and_pruned(engine: Engine)
     assert_eq!((job.place, job.payload.as_str()), (JobPlace::Queued, "line 1\nline 2"));
 
     for (keep, left) in [(2, vec!["job-2", "j00000"]), (1, vec!["j00000"]), (0, Vec::new())] {
-        let retention = Retention { count: keep, age_ms: u64::MAX };
+        let retention = Retention { count: keep, age_ms: u64::MAX, ..Retention::default() };
         let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
         assert_eq!(world.jobs.tidy(limits).await.unwrap().receipts_pruned, 1);
         assert_eq!(keys(&world.receipts().await), left);

@@ -5,7 +5,7 @@ use lapsed_core::inflight::rules::{DeadLetterReason, QueueEnd, RecoveryPolicy};
 use lapsed_core::inflight::{
     Finish, Finished, InflightStore, JobPlace, NewJob, RecoveredJob, RecoveryAction,
 };
-use lapsed_core::sweep::{Outcome, Refusal};
+use lapsed_core::sweep::{Outcome, Refusal, Sweep};
 use lapsed_core::{Error, Kind, SystemId};
 use lapsed_redis::{InflightLayout, QueueFormat, Template};
 use lapsed_testbed::resp::Reply;

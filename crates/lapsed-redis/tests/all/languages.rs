@@ -206,10 +206,10 @@ async fn a_worker_in_any_language_dies_and_comes_back() {
         let redis = connect(&server.url());
         redis.inflight(jobs.system().clone(), mail_layout()).unwrap();
         // All there are die at once: that is what a brake is for, and the operator lets go of it.
-        let until_ms = redis.info().await.unwrap().now_ms + 600_000;
-        redis.set_brake(jobs.system(), BrakeSetting::Release { until_ms }).await.unwrap();
         let sweeper = sweeper(&sweep, &redis, Policy::default());
         eventually("both are back", async || {
+            let overridden = BrakeSetting::Override { reason: "they were killed".into() };
+            redis.set_brake(jobs.system(), overridden).await.unwrap();
             pass(&sweeper).await;
             (jobs.counts().await.unwrap().queued == 3).then_some(())
         })

@@ -2,8 +2,12 @@
 //! wait at the same time. One module a story; `cargo test -p lapsed-redis --test all MODULE::` runs one.
 #![allow(clippy::unwrap_used)]
 
+mod absence;
 mod adopt;
+mod adopt_observe;
 mod availability;
+mod boundary;
+mod brake_of_jobs;
 mod caller;
 mod chat;
 mod clock_set_back;
@@ -13,9 +17,11 @@ mod functions;
 mod functions_versions;
 mod inflight;
 mod inflight_adopt;
+mod inflight_adopt_dead_set;
 mod inflight_adopt_faults;
 mod inflight_adopt_letters;
 mod inflight_adopt_log;
+mod inflight_adopt_observe;
 mod inflight_adopt_sidekiq;
 mod inflight_app;
 mod inflight_child;
@@ -27,6 +33,7 @@ mod inflight_queues;
 mod inflight_together;
 mod jobs;
 mod languages;
+mod many_ended_owners;
 mod migrate;
 mod migrate_lookup;
 mod mirror;
@@ -39,8 +46,10 @@ mod mirror_together;
 mod mirror_world;
 mod notes;
 mod old_receipts;
+mod passes;
 mod permissions;
 mod registry;
+mod rescue;
 mod ruby;
 mod sessions;
 mod sessions_adopt;
@@ -50,3 +59,4 @@ mod sessions_types;
 mod sidekiq;
 mod story;
 mod suspects_ahead;
+mod unanswered_calls;

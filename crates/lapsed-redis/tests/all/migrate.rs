@@ -157,7 +157,7 @@ async fn a_heartbeat_key_keeps_its_owner_alive_and_its_end_is_the_owner_s(engine
     // Read off just before its end.
     world.app.beat("i-1", 300);
     let sweep: &dyn Sweep = &world.registry;
-    sweep.survey().await.unwrap();
+    sweep.survey(PassMode::Reclaim).await.unwrap();
     world.app.dies("i-1").await;
     let mut sum = Sum::default();
     sweep_until(&sweeper, &mut sum, || world.app.registry().is_empty()).await;

@@ -14,6 +14,7 @@ use crate::story::{eventually, name, names, on_both_engines};
 on_both_engines! {
     states_are_stored_under_the_original_key_names,
     an_older_state_changes_nothing,
+    trap_c1_beats_that_an_application_writes_at_once_are_noticed,
     trap_c3_a_counter_that_fell_to_zero_is_gone,
     trap_c5_a_ping_before_the_decision_wins_and_one_after_it_is_the_truths,
     trap_c7_the_deactivated_are_neither_counted_nor_available,
@@ -69,6 +70,53 @@ async fn an_older_state_changes_nothing(engine: Engine) {
         [ProviderState { sessions: 1, ..online("a", 11) }, ProviderState { ..online("a", 10) }];
     assert_eq!(world.mirror.apply(&told(&both, 0), None).await.unwrap(), Some(1));
     assert_eq!(world.look("a").await.sessions, Some(1));
+}
+
+/// Ten providers: pings of different moments, what lapsed writes together and what it filled are no sign; a fifth
+/// of one moment is.
+async fn trap_c1_beats_that_an_application_writes_at_once_are_noticed(engine: Engine) {
+    let world = World::on(engine);
+    let ids: Vec<String> = (0..10).map(|n| format!("p{n}")).collect();
+    let states: Vec<ProviderState> = ids.iter().map(|id| online(id, 1)).collect();
+    world.seed(&states).await;
+    let found = async || {
+        let page = world.mirror.beats(&Cursor::default(), 100, NEVER_MS).await.unwrap().unwrap();
+        page.mass_beats
+    };
+    let seen = async || world.mirror.presence(STALE_MS).await.unwrap().mass_beats_seen;
+    assert_eq!(found().await, None, "filled by lapsed");
+    let all: Vec<_> = ids.iter().map(|id| name(id)).collect();
+    world.mirror.beat(&all).await.unwrap();
+    assert_eq!(found().await, None, "beaten through lapsed");
+
+    let write = |count: usize, at: &str| {
+        for id in &ids[..count] {
+            world.app.text(&["SET", &format!("mitra:heartbeat:{id}"), at]);
+        }
+    };
+    // The moment of one ping, which is later than all of those.
+    let before = world.app.text(&["GET", "mitra:heartbeat:p0"]);
+    let at = eventually("a millisecond to pass", async || {
+        world.mirror.beat(&all[9..]).await.unwrap();
+        Some(world.app.text(&["GET", "mitra:heartbeat:p9"])).filter(|at| *at > before)
+    })
+    .await;
+    write(3, &at);
+    eventually("that moment to be over", async || {
+        (world.mirror.now_ms().await.unwrap() > world.beat_ms("p9").await).then_some(())
+    })
+    .await;
+    assert_eq!(found().await, None, "four may be chance");
+    write(4, &at);
+    let mass = found().await.unwrap();
+    assert_eq!((mass.beats, mass.of, seen().await), (5, 10, 1));
+    assert_eq!(found().await, Some(mass));
+    assert_eq!(seen().await, 1, "each once");
+    let presence = world.mirror.presence(STALE_MS).await.unwrap();
+    assert_eq!(presence.mass_beats, Some(mass), "for whoever asks later");
+    // A clock that is ahead: all of them count as now.
+    write(10, "2100-01-01T00:00:00.000Z");
+    assert_eq!((found().await, seen().await), (None, 1));
 }
 
 async fn trap_c3_a_counter_that_fell_to_zero_is_gone(engine: Engine) {

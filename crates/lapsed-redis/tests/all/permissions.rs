@@ -188,7 +188,7 @@ async fn rounds(sweep: &dyn Sweep) -> usize {
 
 /// Looks, reclaims what is dead and keeps house; says how many were reclaimed.
 async fn round(sweep: &dyn Sweep, number: u64) -> usize {
-    sweep.survey().await.unwrap();
+    sweep.survey(PassMode::Reclaim).await.unwrap();
     sweep.census().await.unwrap();
     let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
     let suspects = sweep.suspects(request).await.unwrap().suspects;
@@ -232,7 +232,7 @@ async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
         }
         heal(&sessions).await;
         sessions.census().await.unwrap();
-        registry.survey().await.unwrap();
+        registry.survey(PassMode::Reclaim).await.unwrap();
         crate::fixture::pass(redis.clone(), 2 * crate::fixture::TTL).await;
         assert_eq!(rounds(&registry).await, 1, "{engine:?}");
         assert_eq!(rounds(&sessions).await, 1, "{engine:?}");
@@ -246,7 +246,7 @@ async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
 /// What a pass is told first, if anything fails.
 async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
     let all = async {
-        sweep.survey().await?;
+        sweep.survey(PassMode::Reclaim).await?;
         sweep.census().await?;
         let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
         let suspects = sweep.suspects(request).await?.suspects;

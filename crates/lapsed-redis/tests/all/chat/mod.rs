@@ -18,18 +18,18 @@ use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{
-    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Stopped, Suspect,
-    Sweep, Sweeper, SweeperParts,
+    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweep,
+    Sweeper, SweeperParts,
 };
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{Redis, RedisAddress, RedisSessions, SessionsLayout, Template};
 use lapsed_testbed::resp::{Reply, RespConnection};
 use lapsed_testbed::{Engine, RedisServer, ServerOptions};
 
+pub use crate::passes::{PATIENCE, named, pass, skipped, sum, sweep_through};
+
 /// How long a session is kept here.
 pub const GRACE: Duration = Duration::from_millis(1_000);
-/// The latest that anything may happen on a machine under load.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A long time ago, in seconds.
 pub const LONG_AGO: u64 = 3_600;
 
@@ -359,57 +359,4 @@ impl Chat {
         let clock = SystemClock::new();
         reconcile::run(&self.id(), &self.sessions, &clock, plan, stop, &mut |_| {}).await.unwrap()
     }
-}
-
-pub async fn pass(sweeper: &Sweeper, act: PassMode) -> PassReport {
-    let (_stopper, stop) = StopSignal::channel();
-    sweeper.pass(act, 100_000, &stop).await
-}
-
-/// Passes until one comes to its end without the brake: what they did in all. What was spared because
-/// the server was away is not counted, since it comes again.
-pub async fn sweep_through(sweeper: &Sweeper) -> PassReport {
-    let began = Instant::now();
-    let mut total: Option<PassReport> = None;
-    loop {
-        let mut one = pass(sweeper, PassMode::Reclaim).await;
-        let away = one.skipped.remove("store_away").is_some();
-        one.skipped.remove("brake");
-        let done = one.stopped == Stopped::Done && !away && one.errors == 0;
-        total = Some(match total {
-            None => one,
-            Some(before) => sum(before, one),
-        });
-        if done {
-            return total.unwrap();
-        }
-        assert!(began.elapsed() < PATIENCE, "{total:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-pub fn sum(mut a: PassReport, b: PassReport) -> PassReport {
-    a.examined += b.examined;
-    a.suspects += b.suspects;
-    a.reclaimed += b.reclaimed;
-    a.released += b.released;
-    a.errors += b.errors;
-    a.settled += b.settled;
-    a.owners_ended += b.owners_ended;
-    a.stopped = b.stopped;
-    a.detail = b.detail;
-    a.entries.extend(b.entries);
-    for (why, count) in b.skipped {
-        *a.skipped.entry(why).or_default() += count;
-    }
-    a
-}
-
-/// What a report names.
-pub fn named(report: &PassReport) -> BTreeSet<String> {
-    report.entries.iter().map(|entry| entry.key.to_string()).collect()
-}
-
-pub fn skipped(report: &PassReport, why: &str) -> u64 {
-    report.skipped.get(why).copied().unwrap_or(0)
 }

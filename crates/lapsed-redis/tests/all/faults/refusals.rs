@@ -83,6 +83,8 @@ async fn something_else_under_a_key(engine: Engine) {
     let app = world.app();
     let dead = world.doomed("dead", 2, 20).await;
     let claim = holding(&world.registry, "live", LONG, &keys("live", 5)).await;
+    // With one live owner among three, the brake would hold.
+    holding(&world.registry, "live-too", LONG, &[]).await;
     world.suspect(40).await;
     let found = suspects(&world.registry).await;
     let own = |what: &str| format!("lapsed:{{connections:registry}}:{}:{what}", id());

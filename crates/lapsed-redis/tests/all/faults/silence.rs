@@ -13,7 +13,7 @@ use crate::story::{
     pass, reclaim, slowly, suspects, sweep_until,
 };
 
-use super::World;
+use super::{LONG, World};
 
 on_both_engines! {
     frozen_for_longer_than_a_ttl,
@@ -32,6 +32,8 @@ async fn frozen_for_longer_than_a_ttl(engine: Engine) {
     let mine = keys("live", 40);
     let dead = world.doomed("dead", 4, 50).await;
     let living = Living::new(&world.registry, "live", &mine).await;
+    // With one live owner among five, the brake would hold.
+    holding(&world.registry, "live-too", LONG, &[]).await;
     world.suspect(200).await;
     let found = suspects(&world.registry).await;
     let sweeper = Arc::new(world.sweeper(slowly()));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lapsed_availability::rules::{AvailabilitySettings, PendingOffline};
-use lapsed_availability::{Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, ProviderState};
+use lapsed_availability::{Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, ProviderState, SeenBeat};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Batch, BatchId, Cursor, PassMode, Refusal, Suspect};
@@ -89,6 +89,14 @@ impl World {
 
     pub async fn look(&self, who: &str) -> MirrorEntry {
         self.mirror.look(&[name(who)]).await.unwrap().seen.remove(0)
+    }
+
+    /// The time of somebody's heartbeat, which must be there.
+    pub async fn beat_ms(&self, who: &str) -> u64 {
+        match self.look(who).await.beat {
+            SeenBeat::At(at_ms) => at_ms,
+            other => panic!("{other:?}"),
+        }
     }
 
     pub async fn is_seeded(&self) -> bool {

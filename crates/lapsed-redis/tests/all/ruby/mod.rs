@@ -65,6 +65,20 @@ fn held(line: &str) -> Held {
     Held { id: words[1].to_owned(), jid: words[2].to_owned() }
 }
 
+/// Sidekiq's own view of its dead jobs, and a program that retries them by `retry JID`.
+pub fn dead_jobs(server: &RedisServer) -> (Program, Vec<serde_json::Value>) {
+    let program = ruby("dead.rb", server, &[]);
+    let mut jobs = Vec::new();
+    loop {
+        let line = program.line(LIMIT).unwrap();
+        match line.strip_prefix("dead ") {
+            Some(job) => jobs.push(serde_json::from_str(job).unwrap()),
+            None => break assert_eq!(line, "listed"),
+        }
+    }
+    (program, jobs)
+}
+
 /// A Sidekiq worker that is up and runs what is on the queue.
 pub fn worker(server: &RedisServer) -> Program {
     let worker = ruby("worker.rb", server, &[]);

@@ -1,8 +1,8 @@
-//! Traps B8 to B12: units of time, large sets, a reconciliation among traffic, a leader that sleeps.
+//! Traps B8 to B12: units of time, large sets, a reconciliation among traffic, a leader whose renewals fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::chat::{App, Chat, GRACE, LONG_AGO, PATIENCE, name, named, on_both_chats, uuid};
@@ -13,13 +13,13 @@ use lapsed_core::sessions::SessionsStore;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, Sweep};
-use lapsed_testbed::{Engine, RedisServer};
+use lapsed_testbed::{Engine, Proxy, RedisServer};
 
 on_both_chats! {
     trap_b8_no_unit_of_time_is_a_moment_early,
     trap_b8_units_mixed_over_many_pages_are_all_found,
     trap_b10_trap_b11_what_changes_during_a_reconciliation_is_neither_lost_nor_miscounted,
-    trap_b12_a_leader_whose_work_sleeps_goes_on_leading_alone,
+    trap_b12_failed_renewals_cost_no_term_and_never_make_two_leaders,
 }
 
 lapsed_testbed::steady_async_tests! {
@@ -242,58 +242,92 @@ fn place(url: &str) -> (u16, usize) {
     (host.rsplit_once(':').unwrap().1.parse().unwrap(), db.parse().unwrap())
 }
 
-/// Its work sleeps for several terms; renewing is a task of its own.
-async fn trap_b12_a_leader_whose_work_sleeps_goes_on_leading_alone(chat: Chat) {
-    let store: Arc<dyn Store> = Arc::new(chat.redis.clone());
-    let options =
-        TermOptions { ttl: Duration::from_millis(1_500), timeout: Duration::from_millis(700) };
-    let stand = |who: &str| {
-        let (campaign, leadership) =
-            Campaign::new(store.clone(), SystemClock::shared(), chat.id(), who, options);
-        let (stopper, stop) = StopSignal::channel();
-        let task =
-            tokio::spawn(async move { campaign.run(async move { stop.told().await }).await });
-        (leadership, stopper, task)
-    };
-    let (one, stop_one, task_one) = stand("one");
+const TERM: TermOptions =
+    TermOptions { ttl: Duration::from_millis(1_200), timeout: Duration::from_millis(300) };
+
+/// Until the answer is there.
+async fn awaited<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
-    while one.term().is_none() {
-        assert!(began.elapsed() < PATIENCE);
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let (two, stop_two, task_two) = stand("two");
-    // Both work, and sleep in their work for longer than a term: they look only now and then.
+}
+
+/// Renewals of the leader fail: first an answer is lost now and then, then answers are late, then
+/// nothing arrives at all. A rival asks for the term all the time. The leader repeats a failed renewal
+/// in time, because nothing delays the next one, and stops to lead before the rival begins.
+async fn trap_b12_failed_renewals_cost_no_term_and_never_make_two_leaders(chat: Chat) {
+    let (port, db) = place(&chat.url);
+    let proxy = Proxy::start(port).unwrap();
+    let url = format!("redis://127.0.0.1:{}/{db}", proxy.port());
+    let beyond = Chat::at(App::connect(port, db), &url, GRACE);
+    let (direct, system): (Arc<dyn Store>, _) = (Arc::new(chat.redis.clone()), chat.id());
+    let candidate = |store: Arc<dyn Store>, who: &str| {
+        Campaign::new(store, SystemClock::shared(), system.clone(), who, TERM)
+    };
+    let (campaign, one) = candidate(Arc::new(beyond.redis.clone()), "one-beyond-the-proxy");
+    let (rival, two) = candidate(direct.clone(), "two");
+    let (stopper, stop) = StopSignal::channel();
+    let renewing =
+        tokio::spawn(async move { campaign.run(async move { stop.told().await }).await });
+    let first = awaited("the first leader", async || one.term()).await;
+    let (rival_stopper, rival_stop) = StopSignal::channel();
+    let rivalling = tokio::spawn(async move {
+        while !rival_stop.is_told() {
+            rival.renew().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        rival.resign().await;
+    });
+    let both = Arc::new(AtomicUsize::new(0));
     let watch = tokio::spawn({
-        let (one, two) = (one.clone(), two.clone());
+        let (one, two, both) = (one.clone(), two.clone(), both.clone());
         async move {
-            let (mut both, began) = (0, Instant::now());
-            while began.elapsed() < Duration::from_millis(4_000) {
+            loop {
                 let (a, b) = (one.term(), two.term());
                 // The second look: whoever let go between the two must not count.
-                both += u64::from(a.is_some() && b.is_some() && one.term() == a);
+                if a.is_some() && b.is_some() && one.term() == a {
+                    both.fetch_add(1, Ordering::SeqCst);
+                }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            both
         }
     });
-    let (first, mut sleepy) = (one.term(), Vec::new());
-    for _ in 0..2 {
-        tokio::time::sleep(options.ttl + Duration::from_millis(300)).await;
-        sleepy.push(one.term().or(two.term()));
-    }
-    assert_eq!(watch.await.unwrap(), 0, "never two at a time");
-    assert!(first.is_some() && sleepy.iter().all(Option::is_some), "{first:?} {sleepy:?}");
-    stop_one.stop();
-    task_one.await.unwrap();
-    let began = Instant::now();
-    let next = loop {
-        assert!(began.elapsed() < PATIENCE);
-        if let Some(term) = two.term() {
-            break term;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let renewed_after = async |until_ms: u64| {
+        awaited("a renewal", async || {
+            let term = direct.term(&system).await.unwrap().expect("somebody leads");
+            (term.until_ms > until_ms).then_some(term.until_ms)
+        })
+        .await
     };
-    assert!(Some(next) > first && one.term().is_none());
-    stop_two.stop();
-    task_two.await.unwrap();
+    let mut until_ms = renewed_after(0).await;
+    for lost in 1..=2 {
+        proxy.drop_answers_matching("\r\none-beyond-the-proxy\r\n");
+        awaited("a renewal that fails", async || (proxy.dropped() >= lost).then_some(())).await;
+        // The lost one, and the next.
+        until_ms = renewed_after(until_ms).await;
+        until_ms = renewed_after(until_ms).await;
+        assert_eq!(one.term(), Some(first), "one failed renewal costs no term");
+    }
+    proxy.delay(TERM.timeout / 2);
+    until_ms = renewed_after(until_ms).await;
+    renewed_after(until_ms).await;
+    proxy.cut();
+    let second = awaited("the second leader", async || two.term()).await;
+    assert!(second > first && one.term().is_none());
+    assert_eq!(both.load(Ordering::SeqCst), 0, "never two at a time");
+    proxy.delay(Duration::ZERO);
+    proxy.mend().unwrap();
+    rival_stopper.stop();
+    rivalling.await.unwrap();
+    let third = awaited("the first, leading again", async || one.term()).await;
+    assert!(third > second);
+    assert_eq!(both.load(Ordering::SeqCst), 0, "never two at a time");
+    watch.abort();
+    stopper.stop();
+    renewing.await.unwrap();
 }

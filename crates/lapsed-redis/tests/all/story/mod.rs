@@ -157,7 +157,7 @@ pub async fn receipts(store: &Redis, system: &SystemId) -> Vec<Receipt> {
 /// No grace of the store's is running any more.
 pub async fn settled(sweep: &dyn Sweep) {
     eventually("the end of the store-away grace", async || {
-        let census = sweep.survey().await.unwrap();
+        let census = sweep.survey(PassMode::Reclaim).await.unwrap();
         let census = match census {
             Some(census) => census,
             None => sweep.census().await.unwrap(),

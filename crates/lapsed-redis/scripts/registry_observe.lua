@@ -1,0 +1,37 @@
+-- Looks at the heartbeats of owners in an adopted registry, and remembers who was seen, and who was seen alive.
+-- KEYS  1 meta  2 the record of observed owners  3... the heartbeat of each owner
+-- ARGV  1 TTL of a heartbeat in ms  2 `reclaim`, or `dry`: writes nothing  3 fingerprint of the configuration
+--       4 keep the record for so many seconds after the last pass  5... the owners
+-- Answers  {now_ms, when the configuration was confirmed or '', then for each owner: ms left of its heartbeat (-1:
+--           no end, -2: none), when it was first seen, until when its last known heartbeat was good (0: never seen)}
+-- O(owners)
+--
+-- Who can come in between: nobody, heartbeat and record are read and written in one step. An owner that nobody
+-- has recorded is first seen now, so that it has a whole TTL from now on.
+local now = clock()
+local ttl, act = tonumber(ARGV[1]), ARGV[2] == 'reclaim'
+local confirmed = redis.call('HGET', KEYS[1], 'adopted:' .. ARGV[3])
+local owners = {}
+for i = 5, #ARGV do
+  owners[#owners + 1] = ARGV[i]
+end
+local known = every('HMGET', KEYS[2], owners)
+local answer, records = { whole(now), confirmed or '' }, {}
+for i, owner in ipairs(owners) do
+  local left = redis.call('PTTL', KEYS[2 + i])
+  local first, good = read_observed(known[i])
+  first = first or now
+  if left == -2 then
+    good = math.min(good, now) -- the application has removed its heartbeat before it ran out
+  else
+    good = now + (left == -1 and ttl or left)
+  end
+  local at = #answer
+  answer[at + 1], answer[at + 2], answer[at + 3] = left, whole(first), whole(good)
+  records[#records + 1], records[#records + 2] = owner, pack_observed(first, good, now)
+end
+if act and #records > 0 then
+  each('HSET', KEYS[2], records)
+  redis.call('EXPIRE', KEYS[2], ARGV[4])
+end
+return answer

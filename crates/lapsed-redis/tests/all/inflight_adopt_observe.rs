@@ -1,0 +1,67 @@
+//! Adopted jobs are observed first: nothing is put back before half of the jobs in flight had a heartbeat at the same
+//! time, or an operator has confirmed the configuration.
+
+use std::time::{Duration, Instant};
+
+use lapsed_core::sweep::{PassMode, Stopped, Sweep};
+use lapsed_testbed::{Engine, RedisServer};
+
+use crate::inflight_app::{App, Beside, layout, pass, payload, uuid};
+use crate::story::{eventually, on_both_engines};
+
+on_both_engines! {
+    a_backlog_of_orphans_waits_for_a_confirmation,
+    jobs_of_a_healthy_fleet_need_no_confirmation,
+}
+
+/// A server that has been there for longer than a threshold; nobody has confirmed anything.
+async fn beside(engine: Engine) -> (RedisServer, Beside) {
+    let server = RedisServer::start(engine).unwrap();
+    let beside = Beside::at(App::connect(server.port(), 0), &server.url(), layout());
+    eventually("the server to have been there for a while", async || {
+        let uptime = server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap();
+        (uptime >= 3).then_some(())
+    })
+    .await;
+    (server, beside)
+}
+
+async fn a_backlog_of_orphans_waits_for_a_confirmation(engine: Engine) {
+    let (_server, beside) = beside(engine).await;
+    beside.app.orphans(0, 20, "default");
+    for n in 100..110 {
+        beside.app.register_at(&uuid(n), payload(n, "default"), "99999999999999");
+    }
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        let report = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
+        assert_eq!((report.reclaimed, report.stopped), (0, Stopped::Brake), "{report:?}");
+    }
+    let report = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
+    let detail = report.detail.unwrap();
+    assert!(detail.contains("10 of 30 jobs in flight have a heartbeat"), "{detail}");
+    let dry = pass(&beside.sweeper("s"), PassMode::DryRun).await;
+    assert_eq!((dry.entries.len(), dry.stopped), (20, Stopped::Brake), "{dry:?}");
+    assert_eq!((dry.reclaimed, dry.skipped.get("brake")), (0, Some(&20)), "{dry:?}");
+    assert_eq!(beside.app.queued("default"), 0);
+    beside.inflight.confirm_adoption().await.unwrap();
+    assert_eq!(pass(&beside.sweeper("s"), PassMode::Reclaim).await.reclaimed, 20);
+    assert_eq!(beside.app.queued("default"), 20);
+}
+
+async fn jobs_of_a_healthy_fleet_need_no_confirmation(engine: Engine) {
+    let (_server, beside) = beside(engine).await;
+    for n in 100..110 {
+        beside.app.register_at(&uuid(n), payload(n, "default"), "99999999999999");
+    }
+    beside.app.orphans(0, 10, "default");
+    let first = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
+    assert_eq!((first.reclaimed, first.stopped), (10, Stopped::Done), "{first:?}");
+    // All of them die: the heartbeats were found before, so that this is what it looks like.
+    for n in 100..110 {
+        beside.app.unregister(&uuid(n));
+    }
+    beside.app.orphans(20, 20, "default");
+    let second = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
+    assert_eq!((second.reclaimed, beside.app.queued("default")), (20, 30), "{second:?}");
+}
