@@ -1,22 +1,34 @@
 //! Providers that are set offline when their heartbeats stop.
 
+mod assembly;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_availability::rules::AvailabilitySettings;
 use lapsed_availability::{Availability, ProviderBeat, ProviderProfile};
 use lapsed_core::sweep::Cursor;
-use lapsed_core::{Name, Result};
+use lapsed_core::{Kind, Name, Result};
 
-use crate::assembly::AvailabilitySpec;
 use crate::common::{Running, Settings, common_operations, common_settings};
 use crate::open::Lapsed;
+
+pub use assembly::{
+    AssembledAvailability, AvailabilityRequest, AvailabilitySpec, ChangeSources, default_policy,
+};
 
 /// How often heartbeats are copied from the mirror to the truth.
 const BEATS_EVERY: Duration = Duration::from_secs(60);
 
 /// The most providers that one read asks for.
 const PAGE: usize = 1_000;
+
+impl Lapsed {
+    /// Providers that are set offline when their heartbeats stop.
+    pub fn availability(&self, name: &str) -> AvailabilityBuilder {
+        AvailabilityBuilder::new(Settings::new(self, Kind::Availability, name))
+    }
+}
 
 /// A builder for a system of availability.
 #[must_use]
@@ -27,6 +39,7 @@ pub struct AvailabilityBuilder {
 
 impl AvailabilityBuilder {
     pub(crate) fn new(settings: Settings) -> Self {
+        let settings = settings.with_policy(default_policy);
         AvailabilityBuilder { settings, mirror: None }
     }
 
@@ -55,11 +68,11 @@ impl AvailabilityBuilder {
         availability.ensure_seeded().await?;
         let services = availability.services();
         let running = self.settings.run(&assembly, availability.clone(), services);
-        let (errand, stop) = (availability.clone(), running.signal.clone());
+        let (background_task, stop) = (availability.clone(), running.signal.clone());
         running.spawn(Box::pin(async move {
-            let beats = errand.mirror_beats_every(BEATS_EVERY, &stop, || true);
-            futures::future::join(errand.watch(&stop), beats).await;
-            if let Err(error) = errand.mirror_beats().await {
+            let beats = background_task.mirror_beats_every(BEATS_EVERY, &stop, || true);
+            futures::future::join(background_task.watch(&stop), beats).await;
+            if let Err(error) = background_task.mirror_beats().await {
                 tracing::warn!(%error, "the last heartbeats were not written down");
             }
         }));

@@ -9,7 +9,7 @@ use lapsed_core::receipt::{NoObserver, Observer, Receipt, ReceiptQuery, Retentio
 use lapsed_core::schedule::{self, StopHandle, StopSignal};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::BrakePolicy;
-use lapsed_core::sweep::policy::Policy;
+use lapsed_core::sweep::policy::{Policy, SweepMode};
 use lapsed_core::sweep::{PassMode, PassReport, Sweeper};
 use lapsed_core::system::{Explanation, Restored, System};
 use lapsed_core::{Error, Kind, Name, Result, SystemId};
@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::assembly::{Assembly, default_policy};
 use crate::open::Lapsed;
+use crate::stores::StoreUse;
 
 /// The most entries that the report of one pass names.
 const LISTED_MAX: usize = 100;
@@ -49,12 +50,18 @@ impl Settings {
             lapsed: lapsed.clone(),
             kind,
             name: name.to_owned(),
-            policy: default_policy(kind, lapsed.store().is_embedded()),
+            policy: default_policy(lapsed.store().used_by()),
             manual: false,
             brake: BrakePolicy::default(),
             retention: Retention::default(),
             observer: Arc::new(NoObserver),
         }
+    }
+
+    /// Replaces the policy by the default of a kind.
+    pub fn with_policy(mut self, default: fn(StoreUse) -> Policy) -> Settings {
+        self.policy = default(self.lapsed.store().used_by());
+        self
     }
 
     pub fn schedule(&mut self, schedule: SweepSchedule) {
@@ -82,7 +89,10 @@ impl Settings {
             return Err(Error::Invalid("the interval between two passes must be above 0".into()));
         }
         let mut policy = self.policy.clone();
-        policy.idle_grace = policy.idle_grace.filter(|_| !self.manual);
+        if self.manual {
+            // The caller decides when a pass runs and which process runs it.
+            (policy.idle_grace, policy.mode) = (None, SweepMode::Idempotent);
+        }
         Ok(Assembly::new(policy, self.brake.clone(), threshold)
             .clock(self.lapsed.clock().clone())
             .process(self.lapsed.process().to_owned())
@@ -97,8 +107,11 @@ impl Settings {
         system: Arc<dyn System>,
         store: Arc<dyn Store>,
     ) -> Arc<Running> {
-        let (sweeper, _) = assembly.sweeper(system.sweep(), store.clone());
+        let (sweeper, campaign) = assembly.sweeper(system.sweep(), store.clone());
+        let signs = assembly.activity_signs(system.id(), store.clone());
         let running = Running::new(system, store, Arc::new(sweeper), assembly.clock.clone());
+        let signal = running.signal.clone();
+        running.spawn(Box::pin(async move { signs.run(signal.told()).await }));
         if !self.manual {
             let passes = schedule::run(
                 running.sweeper.clone(),
@@ -106,6 +119,10 @@ impl Settings {
                 running.signal.clone(),
             );
             running.spawn(Box::pin(passes));
+        }
+        if let Some(campaign) = campaign {
+            let signal = running.signal.clone();
+            running.spawn(Box::pin(async move { campaign.run(signal.told()).await }));
         }
         Arc::new(running)
     }

@@ -1,5 +1,7 @@
 //! Jobs that go back to their queue when their worker dies.
 
+mod assembly;
+
 use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +13,23 @@ use lapsed_core::inflight::{
     Worker,
 };
 use lapsed_core::owner::Owner;
-use lapsed_core::{Error, Name, Result};
+use lapsed_core::{Error, Kind, Name, Result};
 
-use crate::assembly::InflightSpec;
 use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
-use crate::{JobResult, OnDeath, QueueEnd};
+use crate::open::Lapsed;
+
+pub use assembly::InflightSpec;
+#[cfg(feature = "redis")]
+pub use assembly::RedisInflight;
+pub use lapsed_core::inflight::JobResult;
+pub use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
+
+impl Lapsed {
+    /// Jobs that go back to their queue when their worker dies.
+    pub fn inflight(&self, name: &str) -> InflightBuilder {
+        InflightBuilder::new(Settings::new(self, Kind::Inflight, name))
+    }
+}
 
 /// A builder for a system of jobs in flight.
 #[must_use]

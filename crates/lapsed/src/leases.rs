@@ -1,20 +1,31 @@
 //! Leases with a fencing token, and decisions of transactions.
 
+mod assembly;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::leases::{
-    AcquireRequest, DECISION_TTL_MS, Fenced, Hold, HoldAttempt, HoldOptions, LeaseKey, Leases,
-    TTL_MS, txn,
+    AcquireRequest, DECISION_TTL_MS, FORGET_AFTER_MS, Fenced, Hold, HoldAttempt, HoldOptions,
+    LeaseKey, Leases, TTL_MS, txn,
 };
-use lapsed_core::{Name, Result};
+use lapsed_core::{Kind, Name, Result};
 
-use crate::assembly::LeasesSpec;
 use crate::common::{Running, Settings, common_operations, common_settings};
-use crate::{Decision, DecisionInfo, LostLease};
+use crate::open::Lapsed;
+
+pub use assembly::{LeasesSpec, default_policy};
+pub use lapsed_core::leases::{Decision, DecisionInfo, LostLease};
 
 /// How long one request waits before it is repeated; the waiter keeps its place in the queue.
 const WAIT: Duration = Duration::from_secs(60);
+
+impl Lapsed {
+    /// Leases with a fencing token, and decisions of transactions.
+    pub fn leases(&self, name: &str) -> LeasesBuilder {
+        LeasesBuilder::new(Settings::new(self, Kind::Leases, name))
+    }
+}
 
 /// A builder for a system of leases.
 #[must_use]
@@ -22,12 +33,19 @@ pub struct LeasesBuilder {
     settings: Settings,
     ttl: Duration,
     decision_ttl: Duration,
+    forget_after: Option<Duration>,
 }
 
 impl LeasesBuilder {
     pub(crate) fn new(settings: Settings) -> Self {
+        let settings = settings.with_policy(default_policy);
         let ms = Duration::from_millis;
-        LeasesBuilder { settings, ttl: ms(TTL_MS), decision_ttl: ms(DECISION_TTL_MS) }
+        LeasesBuilder {
+            settings,
+            ttl: ms(TTL_MS),
+            decision_ttl: ms(DECISION_TTL_MS),
+            forget_after: Some(ms(FORGET_AFTER_MS)),
+        }
     }
 
     /// How long a lease lasts from each renewal; by default 30 s, at least 1 s.
@@ -42,6 +60,13 @@ impl LeasesBuilder {
         self
     }
 
+    /// How long a key without a state is kept after the deadline of its last lease; by default 30
+    /// days. `None`: for ever. The tokens of a key that was forgotten do not start again.
+    pub fn forget_after(mut self, after: Option<Duration>) -> Self {
+        self.forget_after = after;
+        self
+    }
+
     common_settings!();
 
     /// Starts the system: from now on passes run, unless the schedule is manual.
@@ -52,7 +77,8 @@ impl LeasesBuilder {
     pub async fn start(self) -> Result<LeasesSystem> {
         let assembly = self.settings.assembly(self.ttl)?;
         let store = self.settings.lapsed.store();
-        let spec = LeasesSpec::new(self.ttl, self.decision_ttl);
+        let forget_after = self.forget_after;
+        let spec = LeasesSpec { forget_after, ..LeasesSpec::new(self.ttl, self.decision_ttl) };
         let leases = assembly.leases(store, self.settings.id()?, spec)?;
         let running = self.settings.run(&assembly, leases.clone(), store.store());
         let process = Name::new(self.settings.lapsed.process())?;

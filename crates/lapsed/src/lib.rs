@@ -92,32 +92,39 @@
 
 #![warn(missing_docs)]
 
-#[doc(hidden)]
-pub mod assembly;
-mod availability;
 mod common;
 #[cfg(doctest)]
 mod documents;
-mod inflight;
-mod leases;
 mod open;
-mod registry;
-mod sessions;
+
+// The daemon uses the following modules. Users meet only the types that are exported below.
+#[doc(hidden)]
+pub mod assembly;
+#[doc(hidden)]
+pub mod availability;
+#[doc(hidden)]
+pub mod inflight;
+#[doc(hidden)]
+pub mod leases;
+#[doc(hidden)]
+pub mod registry;
+#[doc(hidden)]
+pub mod sessions;
+#[doc(hidden)]
+pub mod stores;
 
 pub use availability::{AvailabilityBuilder, AvailabilitySystem};
 pub use common::SweepSchedule::{self, Every, Manual};
-pub use inflight::{HeldJob, InflightBuilder, InflightMember, InflightSystem};
-pub use leases::{LeaseGuard, LeasesBuilder, LeasesSystem};
+pub use inflight::{
+    HeldJob, InflightBuilder, InflightMember, InflightSystem, JobResult, OnDeath, QueueEnd,
+};
+pub use leases::{Decision, DecisionInfo, LeaseGuard, LeasesBuilder, LeasesSystem, LostLease};
 pub use open::{Lapsed, OpenOptions, open};
 pub use registry::{RegistryBuilder, RegistryEntry, RegistryMember, RegistrySystem};
-pub use sessions::{SessionsBuilder, SessionsMember, SessionsSystem};
+pub use sessions::{Session, SessionProfile, SessionsBuilder, SessionsMember, SessionsSystem};
 
-pub use lapsed_core::inflight::JobResult;
-pub use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
-pub use lapsed_core::leases::{Decision, DecisionInfo, LostLease};
 pub use lapsed_core::owner::{Lost, ReleasedHoldings};
 pub use lapsed_core::receipt::{Observer, Receipt};
-pub use lapsed_core::sessions::{Session, SessionProfile};
 pub use lapsed_core::sweep::PassReport;
 pub use lapsed_core::system::{Explanation, Restored};
 pub use lapsed_core::{Error, Result};

@@ -1,16 +1,29 @@
 //! The registry: which instance holds a connection.
 
+mod assembly;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::owner::Owner;
 use lapsed_core::registry::{FoundEntry, HEARTBEAT_TTL_MS, Registered, Registry, TakePolicy};
-use lapsed_core::{Name, Result};
+use lapsed_core::{Kind, Name, Result};
 
-use crate::assembly::RegistrySpec;
 use crate::common::{
     Running, Settings, common_operations, common_settings, member_operations, names,
 };
+use crate::open::Lapsed;
+
+#[cfg(feature = "redis")]
+pub use assembly::RedisRegistry;
+pub use assembly::RegistrySpec;
+
+impl Lapsed {
+    /// A registry: which instance holds a connection.
+    pub fn registry(&self, name: &str) -> RegistryBuilder {
+        RegistryBuilder::new(Settings::new(self, Kind::Registry, name))
+    }
+}
 
 /// A builder for a registry.
 #[must_use]

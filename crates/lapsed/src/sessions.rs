@@ -1,15 +1,28 @@
 //! Sessions that are kept while somebody is connected, and a grace period longer.
 
+mod assembly;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::owner::Owner;
 use lapsed_core::sessions::{Deleted, GRACE_MS, HEARTBEAT_TTL_MS, Sessions};
-use lapsed_core::{Name, Result};
+use lapsed_core::{Kind, Name, Result};
 
-use crate::assembly::SessionsSpec;
 use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
-use crate::{Session, SessionProfile};
+use crate::open::Lapsed;
+
+#[cfg(feature = "redis")]
+pub use assembly::RedisSessionsKeys;
+pub use assembly::{SessionsSpec, default_policy};
+pub use lapsed_core::sessions::{Session, SessionProfile};
+
+impl Lapsed {
+    /// Sessions that are kept while somebody is connected, and a grace period longer.
+    pub fn sessions(&self, name: &str) -> SessionsBuilder {
+        SessionsBuilder::new(Settings::new(self, Kind::Sessions, name))
+    }
+}
 
 /// A builder for a system of sessions.
 #[must_use]
@@ -21,6 +34,7 @@ pub struct SessionsBuilder {
 
 impl SessionsBuilder {
     pub(crate) fn new(settings: Settings) -> Self {
+        let settings = settings.with_policy(default_policy);
         let (ttl, grace) = (HEARTBEAT_TTL_MS, GRACE_MS);
         let ms = Duration::from_millis;
         SessionsBuilder { settings, ttl: ms(ttl), grace: ms(grace) }
