@@ -7,7 +7,7 @@ use lapsed_core::owner::{Ending, OwnerInfo};
 
 use super::api::StatusView;
 use lapsed_server::failure::Failure;
-use lapsed_server::print::Table;
+use lapsed_server::print::{self, Table, visible};
 
 /// How many of the newest story lines the screen shows.
 const LINES: usize = 9;
@@ -31,7 +31,7 @@ impl Screen {
     pub fn say(&mut self, text: &str) {
         let line = format!("{:5.1} s  {text}", self.began.elapsed().as_secs_f64());
         if !self.live {
-            println!("{line}");
+            let _ = print::line(&line);
         }
         self.story.push(line);
     }
@@ -47,7 +47,7 @@ impl Screen {
     fn note(&mut self, view: &StatusView) -> Result<(), Failure> {
         let counts = counts(view);
         if counts != self.last {
-            println!("{:5.1} s    {counts}", self.began.elapsed().as_secs_f64());
+            print::line(&format!("{:5.1} s    {counts}", self.began.elapsed().as_secs_f64()))?;
             self.last = counts;
         }
         Ok(())
@@ -64,7 +64,7 @@ impl Screen {
         picture += "\n\n\x1b[1mwhat happened\x1b[0m\n";
         let skip = self.story.len().saturating_sub(LINES);
         for line in &self.story[skip..] {
-            picture += line;
+            picture += &visible(line);
             picture.push('\n');
         }
         let clean = picture.replace('\n', "\x1b[K\n");
@@ -77,7 +77,7 @@ impl Screen {
     /// Shows the cursor of the terminal again.
     pub fn finish(&self) {
         if self.live {
-            println!("\x1b[?25h");
+            let _ = print::verbatim("\x1b[?25h");
         }
     }
 }

@@ -77,12 +77,12 @@ fn place(listen: Option<&str>) -> Result<(String, bool), Failure> {
 fn greet(url: &str, taken: bool) -> Result<(), Failure> {
     print::line(&format!("listening on {url}"))?;
     if taken {
-        print::line(&format!(
+        print::lines(&format!(
             "\n{LISTEN_DEFAULT} is taken by another process, so this port was chosen; --listen \
              chooses another"
         ))?;
     }
-    print::line(&format!(
+    print::lines(&format!(
         "\n  open this     {url}/\n  or here       lapsed top --url {url}\n  and stop it   Ctrl-C\n\n\
          All five systems are in use by processes of their own. Now and then one of them is killed or\n\
          frozen; the lines with an arrow are what lapsed does about it.\n"

@@ -99,9 +99,9 @@ impl DemoVerdict {
             let mark = if *kept { "kept" } else { "BROKEN" };
             table.row(vec![mark.to_owned(), promised.clone(), happened.clone()]);
         }
-        print::line(&format!("\nafter {:.0} s:\n\n{}", self.seconds, table.text()))?;
+        print::lines(&format!("\nafter {:.0} s:\n\n{}", self.seconds, table.text()))?;
         if self.lines.iter().all(|(kept, ..)| *kept) {
-            return print::line("\nNext: `lapsed serve`, and the README's first section.");
+            return print::lines("\nNext: `lapsed serve`, and the README's first section.");
         }
         Err(Failure::failed("a promise was not kept; please report this with the lines above"))
     }

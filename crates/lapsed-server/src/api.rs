@@ -1,6 +1,7 @@
 //! Assembles the HTTP API: the routes of every kind of system, the routes that all kinds share, the
 //! OpenAPI document, the dashboard, and the checks that a request passes before it is routed.
 
+mod bearer_check;
 pub mod connections;
 mod front;
 mod openapi;

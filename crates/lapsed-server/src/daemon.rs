@@ -5,11 +5,12 @@
 
 mod notice;
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::select;
 use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::receipt::Observer;
 use lapsed_core::schedule::{self, StopSignal};
@@ -21,9 +22,11 @@ use crate::api::connections::{self, Serving};
 use crate::api::{self, RequestGate};
 use crate::config::server::LISTEN_DEFAULT;
 use crate::failure::Failure;
+use crate::http::jwt::KeySet;
 use crate::http::{App, Outward};
 use crate::metrics::Metrics;
-use crate::node::{Config, OpenSystems, OpenedFor};
+use crate::node::{Config, LiveSystem, OpenSystems, OpenedFor};
+use crate::print;
 use crate::systems;
 use crate::telemetry::{Telemetry, TracingObserver};
 use crate::tls::{self, Current, TlsListener};
@@ -41,6 +44,9 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     config.server.token = None;
     let tls = config.server.tls.as_ref().map(tls::open).transpose();
     let tls = tls.map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
+    if let Some(jwt) = &config.server.jwt {
+        KeySet::read(jwt).map_err(|what| Failure::usage(format!("`server.jwt`: {what}")))?;
+    }
     // The address is bound before any folder is created, so that a daemon that cannot listen leaves
     // nothing behind.
     let listener = bind(&config).await?;
@@ -60,17 +66,21 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
         }
     }
     node.objects().for_each(|(name, _)| metrics.introduce_store(name));
-    node.prepare(&config, OpenedFor::Daemon).await;
     let (stopper, stop) = StopSignal::channel();
+    let watching = watch_stores(&node, &stop);
+    node.prepare(&config, OpenedFor::Daemon).await;
     let (resigner, resign) = StopSignal::channel();
     let sweeping = sweep(&node, &clock, &stop);
     let reconciling = reconcile(&node, &stop);
-    let errands = errands(&config, &node, &stop);
+    let background_tasks = background_tasks(&config, &node, &stop);
     let standing = campaign(&node, &resign);
     let webhooks = Webhooks::open(&config, &node, &metrics, &telemetry, &clock);
     let delivering = webhooks.deliver(&node, &stop);
     let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
+    if let Some(jwt) = app.gate.jwt() {
+        jwt.follow().map_err(|what| Failure::usage(format!("`server.jwt`: {what}")))?;
+    }
     let lines = WriteTimeoutListener::new(listener, config.server.write_timeout);
     let serving = serve(lines, tls, api::service(app), stop.clone())?;
     // Signal handlers are installed before the daemon reports that it is ready, because a script
@@ -87,9 +97,10 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     stopper.stop();
     drain(serving).await;
     let _ = tokio::time::timeout(DRAIN, idle.recv()).await;
+    join(watching).await;
     join(sweeping).await;
     join(reconciling).await;
-    join(errands).await;
+    join(background_tasks).await;
     join(delivering).await;
     resigner.stop();
     join(standing).await;
@@ -142,13 +153,47 @@ fn serve(
     })
 }
 
+/// Starts the task that probes all stores now, and those that do not answer until they are back.
+fn watch_stores(node: &Arc<OpenSystems>, stop: &StopSignal) -> JoinSet<()> {
+    let (node, stop) = (node.clone(), stop.clone());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        node.journal().outages().watch(node.store_monitors(), stop).await;
+    });
+    tasks
+}
+
 /// Starts one task per system, which runs its passes.
 fn sweep(node: &OpenSystems, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for live in node.systems() {
         tasks.spawn(schedule::run(live.sweeper().clone(), clock.clone(), stop.clone()));
+        tasks.spawn(begin_adopting(live.clone(), clock.clone(), stop.clone()));
+        if let Some(signs) = live.take_activity_signs() {
+            let stop = stop.clone();
+            tasks.spawn(async move { signs.run(stop.told()).await });
+        }
     }
     tasks
+}
+
+/// How long to wait before a store that did not answer is asked again about an adopted system.
+const ADOPT_RETRY: Duration = Duration::from_secs(5);
+
+/// Once the store answers, confirms an adopted configuration if the file says so, and logs what was
+/// found under its key names.
+async fn begin_adopting(live: Arc<LiveSystem>, clock: Arc<dyn Clock>, stop: StopSignal) {
+    while !stop.is_told() {
+        let begun = async {
+            live.adopt_as_configured().await?;
+            live.log_adoption().await
+        };
+        if begun.await.is_ok() {
+            return;
+        }
+        let pause = clock.sleep(ADOPT_RETRY);
+        select(Box::pin(stop.told()), pause).await;
+    }
 }
 
 /// Starts one task for each system that has an index, which regularly compares it with its truth.
@@ -158,21 +203,27 @@ fn reconcile(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     for live in node.systems() {
         let Ok(reconciler) = live.reconciler().cloned() else { continue };
         let (sweeper, stop) = (live.sweeper().clone(), stop.clone());
-        tasks.spawn(async move {
-            reconciler.keep(stop, || sweeper.leads() != Some(false)).await;
-        });
+        let leads = move || sweeper.leads() != Some(false);
+        match live.resumable_reconcile().cloned() {
+            Some(resumable) => {
+                tasks.spawn(async move { resumable.keep(stop, leads).await });
+            }
+            None => {
+                tasks.spawn(async move { reconciler.keep(stop, leads).await });
+            }
+        }
     }
     tasks
 }
 
 /// Starts the background tasks that some kinds of system have besides passes.
-fn errands(config: &Config, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
+fn background_tasks(config: &Config, node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for plan in &config.systems {
         let id = &plan.common().id;
         let Some(live) = node.find(id.kind, &id.name) else { continue };
-        if let Some(errand) = plan.errand(live, stop.clone()) {
-            tasks.spawn(errand);
+        if let Some(background_task) = plan.background_task(live, stop.clone()) {
+            tasks.spawn(background_task);
         }
     }
     tasks
@@ -191,10 +242,8 @@ fn campaign(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
 /// Prints one line to stdout once the daemon can be reached, for scripts. Everything else goes to
 /// the log.
 fn announce(config: &Config, clock: &dyn Clock, address: SocketAddr) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
     let scheme = config.server.scheme();
-    writeln!(out, "listening on {scheme}://{address}")?;
-    out.flush()?;
+    print::line(&format!("listening on {scheme}://{address}"))?;
     for plan in &config.systems {
         let common = plan.common();
         let stores: Vec<_> = common.stores().map(|name| config.stores[name].describe()).collect();

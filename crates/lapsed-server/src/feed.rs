@@ -15,6 +15,13 @@
 //! or a later one, and skips what it has seen by the numbers. A listener whose places are before
 //! the oldest page reads the store from its own places. In neither case can a receipt be left out
 //! or sent twice.
+//!
+//! Each system has a tail of its own, so that a store that does not answer delays no other system.
+//! Listeners are told which systems are missing. A listener that begins without a cursor while a
+//! store is away has no place in that system yet. Its place is found at the store's first answer: the
+//! last receipt from before the feed began, by the store's clock, so that what others wrote
+//! meanwhile is sent too. Until then the feed has the place 0 in that system. Placing the feed
+//! drops its pages, so that a listener whose cursor is behind that place reads the store instead.
 
 mod listener;
 mod listener_slots;
@@ -26,22 +33,27 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
-use lapsed_core::receipt::ReceiptQuery;
+use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::{Error, Result};
 use tokio::sync::{Semaphore, watch};
 
 pub use self::listener::EventListener;
 pub use self::listener_slots::{ListenerSlot, ListenerSlots};
-use self::page::Page;
+use self::page::PageWriter;
 use self::ring::{Next, Ring};
+use crate::node::missing::{self, MissingSystem};
 use crate::node::page::ReceiptCursor;
 use crate::node::{Journal, LiveSystem};
 use crate::write_timeout::WasCut;
 
 /// The most bytes of pages that one ring keeps, about 40,000 receipts.
 const ROOM: usize = 16 << 20;
+
+/// How long the start of a stream waits for one store.
+const START_LIMIT: Duration = Duration::from_secs(2);
 
 /// For each system of a feed, the number of the last receipt that a listener was sent.
 type Places = Vec<u64>;
@@ -69,55 +81,45 @@ impl Feeds {
     ) -> Result<EventListener> {
         // The order in which a cursor names the systems.
         systems.sort_by_key(|live| live.id().to_string());
-        let feed = self.feed(&systems).await?;
         let present = present(&systems).await?;
-        let places = match cursor {
-            Some(cursor) => {
-                let of = |name: &String| cursor.get(name).unwrap_or(0);
-                let places: Vec<u64> = feed.names.iter().map(of).collect();
-                // A cursor beyond the newest receipt would deliver nothing until the numbers have
-                // caught up with it.
-                if places.iter().zip(&present).any(|(place, newest)| *newest > 0 && place > newest)
-                {
-                    let what = "the cursor is ahead of the newest receipt, so it is of another store, or of \
-                                before one was restored; begin again without it";
-                    return Err(Error::Invalid(what.to_owned()));
-                }
-                places
-            }
-            None => present,
+        let feed = self.feed(&systems, &present);
+        let (places, unplaced) = match cursor {
+            Some(cursor) => (resume(&feed.names, &cursor, &present)?, Vec::new()),
+            None => feed.places_from_now(&present),
         };
-        Ok(EventListener::new(feed, places, self.stop.clone(), slot, cut))
+        Ok(EventListener::new(feed, places, unplaced, self.stop.clone(), slot, cut))
     }
 
     /// The feed of these systems; it is created if there is none, and ends with its last listener.
-    async fn feed(&self, systems: &[Arc<LiveSystem>]) -> Result<Arc<Feed>> {
+    fn feed(&self, systems: &[Arc<LiveSystem>], present: &[Option<u64>]) -> Arc<Feed> {
         let names: Vec<String> = systems.iter().map(|live| live.id().to_string()).collect();
-        if let Some(feed) = self.find(&names) {
-            return Ok(feed);
-        }
-        let head = present(systems).await?;
         let mut open = self.lock();
-        // Another listener may have created the feed in the meantime.
         if let Some(feed) = open.get(&names).and_then(Weak::upgrade) {
-            return Ok(feed);
+            return feed;
         }
+        let head = present.iter().map(|newest| newest.unwrap_or(0)).collect();
+        let state = FeedState {
+            ring: Ring::new(head, self.room),
+            starts: present.to_vec(),
+            missing: vec![None; systems.len()],
+            missing_changes: 0,
+        };
         let feed = Arc::new(Feed {
             names: names.clone(),
             systems: systems.to_vec(),
-            ring: Mutex::new(Ring::new(head, self.room)),
+            began: Instant::now(),
+            state: Mutex::new(state),
             told: watch::Sender::new(()),
             turn: Semaphore::new(1),
+            pace: tokio::sync::Mutex::default(),
         });
         open.retain(|_, feed| feed.strong_count() > 0);
         open.insert(names, Arc::downgrade(&feed));
-        let (wakeups, stop) = (self.journal.wakeups(), self.stop.clone());
-        tokio::spawn(tail::run(Arc::downgrade(&feed), wakeups, stop));
-        Ok(feed)
-    }
-
-    fn find(&self, names: &[String]) -> Option<Arc<Feed>> {
-        self.lock().get(names).and_then(Weak::upgrade)
+        for system in 0..systems.len() {
+            let (wakeups, stop) = (self.journal.wakeups(), self.stop.clone());
+            tokio::spawn(tail::run(Arc::downgrade(&feed), system, wakeups, stop));
+        }
+        feed
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<String>, Weak<Feed>>> {
@@ -130,41 +132,156 @@ struct Feed {
     /// The names of the systems as a cursor has them, in its order.
     names: Vec<String>,
     systems: Vec<Arc<LiveSystem>>,
-    ring: Mutex<Ring>,
-    /// Changes with every new page.
+    began: Instant,
+    state: Mutex<FeedState>,
+    /// Changes with every new page, and when a system is missing or back.
     told: watch::Sender<()>,
     /// Limits how many listeners that are behind the ring read the store at a time, so that they do
     /// not slow down the sweeps.
     turn: Semaphore,
+    /// Held by a tail while it waits until its events may have been sent.
+    pace: tokio::sync::Mutex<()>,
+}
+
+struct FeedState {
+    ring: Ring,
+    /// Where a listener begins that has no place in a system; `None` until its store has answered.
+    starts: Vec<Option<u64>>,
+    /// Why the store of a system does not answer; `None` while it does.
+    missing: Vec<Option<String>>,
+    /// How often a system went missing or came back.
+    missing_changes: u64,
 }
 
 impl Feed {
     /// What a listener at `places` is sent next; `at` is the number of the page that it expects, if
-    /// known.
-    fn next(&self, at: Option<u64>, places: &[u64]) -> Next {
-        self.lock().next(at, places)
+    /// known. Finds its place in systems where it has none yet (`unplaced`), in the same step: between
+    /// the two, the feed could move on, and the listener would count as behind it.
+    fn next(&self, at: Option<u64>, places: &mut Places, unplaced: &mut Vec<usize>) -> Next {
+        let state = self.lock();
+        let before = unplaced.len();
+        unplaced.retain(|system| match state.starts[*system] {
+            Some(start) => {
+                places[*system] = start;
+                false
+            }
+            None => true,
+        });
+        if unplaced.len() < before {
+            return Next::Placed;
+        }
+        state.ring.next(at, places)
     }
 
-    fn head(&self) -> Places {
-        self.lock().head().to_vec()
+    /// The places of a listener without a cursor, and the systems in which it has none yet.
+    fn places_from_now(&self, present: &[Option<u64>]) -> (Places, Vec<usize>) {
+        let state = self.lock();
+        let known = |system: usize| {
+            let head = state.starts[system].map(|_| state.ring.head()[system]);
+            present[system].or(head)
+        };
+        let places = (0..present.len()).map(|system| known(system).unwrap_or(0)).collect();
+        (places, (0..present.len()).filter(|system| known(*system).is_none()).collect())
     }
 
-    fn tell(&self, page: Page) {
-        self.lock().push(page);
+    fn head(&self, system: usize) -> Option<u64> {
+        let state = self.lock();
+        state.starts[system].map(|_| state.ring.head()[system])
+    }
+
+    /// Sets the place of a system whose store has answered for the first time.
+    fn place(&self, system: usize, start: u64) {
+        let mut state = self.lock();
+        state.starts[system] = Some(start);
+        state.ring.jump(system, start);
+        drop(state);
         self.told.send_replace(());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Ring> {
-        self.ring.lock().expect("no holder of the ring's lock panics")
+    /// Adds receipts of one system to the ring, as pages. Only the tail of that system does so.
+    fn tell(&self, system: usize, found: &[Receipt]) {
+        let mut rest = found;
+        while !rest.is_empty() {
+            let mut state = self.lock();
+            let mut writer = PageWriter::new(&self.names, state.ring.head().to_vec());
+            while let [receipt, others @ ..] = rest
+                && writer.len() < tail::PAGE_BYTES
+            {
+                writer.receipt(system, receipt);
+                rest = others;
+            }
+            if writer.len() > 0 {
+                state.ring.push(writer.finish());
+            }
+            drop(state);
+            self.told.send_replace(());
+        }
+    }
+
+    /// Records whether the store of a system answers, and tells the listeners if that changed.
+    fn set_missing(&self, system: usize, error: Option<String>) {
+        let mut state = self.lock();
+        let is_change = state.missing[system].is_some() != error.is_some();
+        state.missing[system] = error;
+        if is_change {
+            state.missing_changes += 1;
+            drop(state);
+            self.told.send_replace(());
+        }
+    }
+
+    fn is_missing(&self, system: usize) -> bool {
+        self.lock().missing[system].is_some()
+    }
+
+    /// The systems that are missing, if that has changed since `changes`.
+    fn missing_since(&self, changes: &mut u64) -> Option<Vec<MissingSystem>> {
+        let state = self.lock();
+        if *changes == state.missing_changes {
+            return None;
+        }
+        *changes = state.missing_changes;
+        let all = self.names.iter().zip(&state.missing);
+        let of = |(system, error): (&String, &Option<String>)| {
+            Some(MissingSystem { system: system.clone(), error: error.clone()? })
+        };
+        Some(all.filter_map(of).collect())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, FeedState> {
+        self.state.lock().expect("no holder of the feed's lock panics")
     }
 }
 
-/// The number of the newest receipt of each system.
-async fn present(systems: &[Arc<LiveSystem>]) -> Result<Places> {
-    let mut places = Places::with_capacity(systems.len());
-    for live in systems {
-        let newest = live.receipts(ReceiptQuery { limit: 1, ..ReceiptQuery::default() }).await?;
-        places.push(newest.first().map_or(0, |receipt| receipt.id.seq));
+/// The places of a listener that resumes. A store that does not answer cannot be asked whether the
+/// cursor is ahead of it.
+fn resume(names: &[String], cursor: &ReceiptCursor, present: &[Option<u64>]) -> Result<Places> {
+    let places: Places = names.iter().map(|name| cursor.get(name).unwrap_or(0)).collect();
+    // A cursor beyond the newest receipt would deliver nothing until the numbers have caught up with
+    // it.
+    let is_ahead = |(place, newest): (&u64, &Option<u64>)| {
+        newest.is_some_and(|newest| newest > 0 && *place > newest)
+    };
+    if places.iter().zip(present).any(is_ahead) {
+        let what = "the cursor is ahead of the newest receipt, so it is of another store, or of \
+                    before one was restored; begin again without it";
+        return Err(Error::Invalid(what.to_owned()));
     }
+    Ok(places)
+}
+
+/// The number of the newest receipt of each system; `None` where the store does not answer. An error
+/// if none answers.
+async fn present(systems: &[Arc<LiveSystem>]) -> Result<Vec<Option<u64>>> {
+    let newest = systems.iter().map(|live| async move {
+        let query = ReceiptQuery { limit: 1, ..ReceiptQuery::default() };
+        let limited = tokio::time::timeout(START_LIMIT, live.receipts(query)).await;
+        let late = || Error::timed_out(live.store_name(), "receipts", START_LIMIT.as_millis());
+        let newest = limited.unwrap_or_else(|_| Err(late()))?;
+        Ok(newest.first().map_or(0, |receipt| receipt.id.seq))
+    });
+    let answers = futures::future::join_all(newest).await;
+    let places = answers.iter().map(|answer| answer.as_ref().ok().copied()).collect();
+    missing::split(systems, answers)?;
     Ok(places)
 }

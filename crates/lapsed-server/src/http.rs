@@ -2,6 +2,7 @@
 //! routes that do not belong to one kind of system. Every error is answered as
 //! `application/problem+json`. `crate::api` assembles all routes into one service.
 
+pub mod adoptions;
 pub mod audit;
 pub mod auth;
 pub mod brakes;
@@ -9,6 +10,8 @@ pub(crate) mod browser;
 pub mod events;
 pub mod extract;
 pub mod history;
+pub mod idempotency;
+pub mod jwt;
 pub(crate) mod limit;
 pub mod owners;
 pub mod problem;
@@ -16,6 +19,7 @@ pub mod receipts;
 pub mod reconcile;
 pub(crate) mod request_log;
 pub(crate) mod request_timeout;
+pub mod route_rules;
 pub mod schemas;
 pub mod sweeps;
 pub mod webhooks;
@@ -139,6 +143,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .merge(sweeps::routes())
         .merge(reconcile::routes())
+        .merge(adoptions::routes())
         .merge(brakes::routes())
         .merge(history::routes())
         .merge(receipts::routes())

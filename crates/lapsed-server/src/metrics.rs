@@ -72,6 +72,9 @@ pub trait KindMetrics: Any + Send + Sync {
     /// counters.
     fn introduce(&self, _of: &OfSystem, _to: &mut Registry) {}
 
+    /// Makes the series of one owner appear with the value zero, if there is one per owner.
+    fn owner_started(&self, _owner: &Name) {}
+
     /// Counts an entry that a pass reclaimed.
     fn reclaimed(&self, _of: &OfSystem, _receipt: &Receipt) {}
 
@@ -179,7 +182,7 @@ impl Metrics {
         for stopped in STOPPED {
             drop(self.passes.get_or_create(&of.by_stopped(*stopped)));
         }
-        for error in ["unavailable", "throttled", "corrupt"] {
+        for error in ["unavailable", "throttled", "corrupt", "invalid", "unsupported"] {
             drop(self.store_errors.get_or_create(&of.by_error(error)));
         }
         drop(self.lag_seconds.get_or_create(&of));
@@ -187,6 +190,13 @@ impl Metrics {
         drop(self.zombies.get_or_create(&of));
         if let Some(own) = self.own(system.kind) {
             own.introduce(&of, &mut self.lock());
+        }
+    }
+
+    /// Makes the series of an owner that has started appear with the value zero.
+    pub fn owner_started(&self, kind: Kind, owner: &Name) {
+        if let Some(own) = self.own(kind) {
+            own.owner_started(owner);
         }
     }
 
@@ -212,7 +222,7 @@ impl Metrics {
         self.oldest_seconds.get_or_create(&of).set(oldest.as_secs_f64());
         self.population.get_or_create(&of).set(census.population as i64);
         let brake = match verdict {
-            BrakeVerdict::Open => 0.0,
+            BrakeVerdict::Open | BrakeVerdict::Overridden { .. } => 0.0,
             BrakeVerdict::Opening { .. } => 0.5,
             BrakeVerdict::Held { .. } => 1.0,
         };
@@ -296,7 +306,7 @@ impl Observer for Metrics {
     }
 
     fn passed(&self, report: &PassReport) {
-        if report.dry_run {
+        if report.dry_run || !report.has_begun() {
             return;
         }
         let of = OfSystem { system: report.system.clone(), kind: report.kind.as_str() };

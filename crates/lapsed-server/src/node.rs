@@ -1,16 +1,20 @@
 //! The opened stores and systems of one configuration. The daemon serves them over HTTP, and
 //! commands that work without a daemon use them directly.
 
+mod adoption;
 pub mod audit;
 mod journal;
 mod live;
+pub mod missing;
 mod notes;
 pub mod page;
-mod plan;
+pub mod plan;
+pub mod readiness;
 mod reconcile;
 pub mod shapes;
 pub mod status_history;
 pub mod store_monitor;
+pub mod store_outages;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +25,14 @@ use lapsed_core::receipt::Observer;
 
 use crate::config::common::SystemSettings;
 use crate::config::store::StoreConfig;
-use crate::stores::{self, OpenObject, OpenStore};
+use crate::stores::{OpenObject, OpenStore};
 use store_monitor::StoreMonitor;
 
 pub use journal::Journal;
 pub use live::{BrakeOrder, LIST_MAX, LiveContext, LiveSystem};
-pub use plan::{BuildContext, BuiltSystem, Config, LiveHooks, NoHooks, OpenedFor, SystemPlan};
+pub use plan::{
+    BuildContext, BuiltSystem, ClaimedName, Config, LiveHooks, NoHooks, OpenedFor, SystemPlan,
+};
 pub use reconcile::{ReconcileOrder, Reconciler};
 
 /// The stores and systems that one configuration names, all opened, with the monitors of the stores
@@ -34,7 +40,7 @@ pub use reconcile::{ReconcileOrder, Reconciler};
 pub struct OpenSystems {
     systems: Vec<Arc<LiveSystem>>,
     stores: BTreeMap<String, OpenStore>,
-    monitors: Vec<StoreMonitor>,
+    monitors: Vec<Arc<StoreMonitor>>,
     journal: Arc<Journal>,
 }
 
@@ -72,16 +78,19 @@ impl OpenSystems {
         let mut node = OpenSystems { systems, stores, monitors, journal };
         for plan in &config.systems {
             let common = plan.common();
+            let places = common.stores().map(|name| (name.clone(), config.stores[name].describe()));
+            node.journal.outages().add_system(common.id.clone(), places.collect());
             for name in common.stores() {
                 if !node.stores.contains_key(name) {
-                    let store = stores::open(&config.stores[name], clock.clone())?;
+                    let store = config.stores[name].open(clock.clone())?;
                     let used = used_by(config, name);
-                    node.monitors.push(StoreMonitor::new(
+                    node.monitors.push(Arc::new(StoreMonitor::new(
                         &config.stores[name],
                         &store,
                         used,
                         clock.clone(),
-                    ));
+                        node.journal.outages().clone(),
+                    )));
                     node.stores.insert(name.clone(), store);
                 }
             }
@@ -139,7 +148,7 @@ impl OpenSystems {
     }
 
     /// One monitor for each opened store, which probes the store's health on demand.
-    pub fn pulses(&self) -> &[StoreMonitor] {
+    pub fn store_monitors(&self) -> &[Arc<StoreMonitor>] {
         &self.monitors
     }
 

@@ -1,7 +1,7 @@
 //! Reads a whole configuration: a TOML file, or the defaults when there is none. Each `[[system]]`
 //! is read by its kind, and refused on a store that does not support that kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -11,21 +11,24 @@ use toml::de::{DeTable, DeValue};
 use crate::config::common::Section;
 use crate::config::document::{self, Document, TomlNode, unknown};
 use crate::config::server::{ServerConfig, ServerSection};
-use crate::config::store::{StoreConfig, StoreSection};
-use crate::config::{ConfigError, DATA_DEFAULT, Env, Overrides, telemetry, webhook};
-use crate::node::{Config, SystemPlan};
+use crate::config::store::{StoreConfig, StoreSection, StoreUse, TomlKeys};
+use crate::config::{
+    ConfigError, ConfigErrors, DATA_DEFAULT, Env, ErrorList, Overrides, telemetry, webhook,
+};
+use crate::node::{ClaimedName, Config, SystemPlan};
 use crate::systems;
 
 /// The name of the store that exists when the configuration names none.
 const STORE_DEFAULT: &str = "data";
 
 impl Config {
-    /// Reads the configuration from `file`; without a file, uses the defaults.
+    /// Reads the configuration from `file`; without a file, uses the defaults. An error has the first fault of
+    /// every section.
     pub fn load(
         file: Option<&Path>,
         overrides: &Overrides,
         env: &Env<'_>,
-    ) -> Result<Config, ConfigError> {
+    ) -> Result<Config, ConfigErrors> {
         let Some(path) = file else {
             return Self::read(&Document::new("defaults", String::new()), None, overrides, env);
         };
@@ -35,8 +38,13 @@ impl Config {
     }
 
     /// Reads a configuration that did not come from a file, such as the text of a preset.
-    pub fn parse(text: &str, overrides: &Overrides, env: &Env<'_>) -> Result<Config, ConfigError> {
+    pub fn parse(text: &str, overrides: &Overrides, env: &Env<'_>) -> Result<Config, ConfigErrors> {
         Self::read(&Document::new("text", text.to_owned()), None, overrides, env)
+    }
+
+    /// The name of the store at the address `place`, as errors have it.
+    pub fn store_at(&self, place: &str) -> Option<String> {
+        self.stores.values().find(|store| store.describe() == place).map(|store| store.name.clone())
     }
 
     fn read(
@@ -44,22 +52,72 @@ impl Config {
         file: Option<String>,
         overrides: &Overrides,
         env: &Env<'_>,
-    ) -> Result<Config, ConfigError> {
+    ) -> Result<Config, ConfigErrors> {
         let mut top = document.parse(env)?;
-        let server = read_server(document, &mut top, overrides)?;
-        let mut stores = read_stores(document, &mut top)?;
-        let nodes = take_list(document, &mut top, "system")?;
-        let hooks = take_list(document, &mut top, "webhook")?;
+        let mut errors = ErrorList::default();
+        let server = errors.keep(read_server(document, &mut top, overrides));
+        let mut stores = read_stores(document, &mut top, &mut errors);
+        let nodes = errors.keep(take_list(document, &mut top, "system")).unwrap_or_default();
+        let hooks = errors.keep(take_list(document, &mut top, "webhook")).unwrap_or_default();
         let telemetry = take(&mut top, "telemetry");
-        let telemetry = telemetry::read(document, telemetry.as_ref(), env)?;
-        no_more(document, &top)?;
+        let telemetry = errors.keep(telemetry::read(document, telemetry.as_ref(), env));
+        errors.keep(no_more(document, &top));
         if stores.is_empty() {
-            stores.insert(STORE_DEFAULT.to_owned(), default_store(overrides)?);
+            stores.read.extend(
+                errors
+                    .keep(default_store(overrides))
+                    .map(|store| (STORE_DEFAULT.to_owned(), store)),
+            );
         }
-        let systems = read_systems(document, nodes, &stores, env)?;
+        let before = errors.len();
+        let systems = read_systems(document, nodes, &stores, env, &mut errors);
         let ids: Vec<SystemId> = systems.iter().map(|plan| plan.common().id.clone()).collect();
-        let webhooks = webhook::read(document, &hooks, &ids)?;
-        Ok(Config { file, server, stores, systems, webhooks, telemetry })
+        // While a system is missing here, whoever names it is not wrong.
+        let all_read = errors.len() == before && stores.unread.is_empty();
+        let mut webhooks = Vec::new();
+        if all_read {
+            if let Some(server) = &server {
+                errors.keep(check_limits(document, server, &ids));
+            }
+            webhooks = webhook::read(document, &hooks, &ids, &mut errors);
+        }
+        errors.check()?;
+        let (server, telemetry) = server.zip(telemetry).expect("nothing is missing without errors");
+        Ok(Config { file, server, stores: stores.read, systems, webhooks, telemetry })
+    }
+}
+
+/// Refuses tokens that are limited to systems or operations which do not exist.
+fn check_limits(
+    document: &Document,
+    server: &ServerConfig,
+    ids: &[SystemId],
+) -> Result<(), ConfigError> {
+    let operations = systems::operation_names();
+    let operations: Vec<&str> = operations.iter().map(String::as_str).collect();
+    let limits = server.check_limits(ids, &operations);
+    limits.map_err(|e| ConfigError(format!("{}: {e}", document.name())))
+}
+
+/// The stores of a configuration.
+#[derive(Default)]
+struct Stores {
+    read: BTreeMap<String, StoreConfig>,
+    /// The names of those with an error. Systems on them are not read, since little can be said about them.
+    unread: BTreeSet<String>,
+}
+
+impl Stores {
+    fn is_empty(&self) -> bool {
+        self.read.is_empty() && self.unread.is_empty()
+    }
+
+    /// Whether the system at `node` is, or may be, on a store that could not be read.
+    fn hides(&self, node: &TomlNode<'_>) -> bool {
+        let name = |key: &str| node.get_ref().get(key).and_then(|name| name.get_ref().as_str());
+        let named = ["store", "mirror"].into_iter().filter_map(name);
+        let is_unread = named.into_iter().any(|name| self.unread.contains(name));
+        is_unread || (!self.unread.is_empty() && name("store").is_none())
     }
 }
 
@@ -92,33 +150,56 @@ fn read_server(
         .map_err(|e| ConfigError(format!("{}: {e}", document.name())))
 }
 
-fn read_stores(
-    document: &Document,
-    top: &mut DeTable<'_>,
-) -> Result<BTreeMap<String, StoreConfig>, ConfigError> {
-    let mut stores: BTreeMap<String, StoreConfig> = BTreeMap::new();
-    let Some(node) = take(top, "store") else { return Ok(stores) };
+fn read_stores(document: &Document, top: &mut DeTable<'_>, errors: &mut ErrorList) -> Stores {
+    let mut stores = Stores::default();
+    let Some(node) = take(top, "store") else { return stores };
     let span = node.span();
     let DeValue::Table(table) = node.into_inner() else {
-        return Err(document.wrong(Some(span), "store", "write it as [store.NAME]"));
+        let what = "is one section per store, for example [store.main]";
+        errors.keep::<()>(Err(document.wrong(Some(span), "store", what)));
+        return stores;
     };
     for (name, node) in table {
-        let path = format!("store.{}", name.get_ref());
-        let section: StoreSection = document.read(&path, &node)?;
-        let wrong = |key: &str, what: &str| {
-            let value = node.get_ref().get(key).map_or(node.span(), |value| value.span());
-            document.wrong(Some(value), &format!("{path}.{key}"), what)
-        };
-        let config = StoreConfig::plan(name.get_ref(), &section);
-        let config = config.map_err(|e| wrong(e.key, &e.what))?;
-        if let Some(twin) = stores.values().find(|s| s.same_place(&config)) {
+        let name = name.get_ref();
+        match errors.keep(read_store(document, name, &node, &stores.read)) {
+            Some(config) => drop(stores.read.insert(name.to_string(), config)),
+            None => drop(stores.unread.insert(name.to_string())),
+        }
+    }
+    stores
+}
+
+fn read_store(
+    document: &Document,
+    name: &str,
+    node: &TomlNode<'_>,
+    others: &BTreeMap<String, StoreConfig>,
+) -> Result<StoreConfig, ConfigError> {
+    let path = format!("store.{name}");
+    let DeValue::Table(table) = node.get_ref() else {
+        let what = format!("write it as a section, [{path}]");
+        return Err(document.wrong(Some(node.span()), &path, &what));
+    };
+    let wrong = |key: &str, what: &str| {
+        let value = node.get_ref().get(key).map_or(node.span(), |value| value.span());
+        document.wrong(Some(value), &format!("{path}.{key}"), what)
+    };
+    let keys = TomlKeys(table);
+    keys.check_known().map_err(|(key, what)| {
+        let span = table.get_key_value(key).map(|(key, _)| key.span());
+        document.wrong(span, &format!("{path}.{key}"), &what)
+    })?;
+    let section: StoreSection = document.read(&path, node)?;
+    let config = StoreConfig::plan(name, &section.url, &keys);
+    let config = config.map_err(|e| wrong(e.key, &e.what))?;
+    match others.values().find(|other| other.place.excludes(&config.place)) {
+        Some(twin) => {
             let what =
                 format!("the store `{}` is in the same folder; give each its own", twin.name);
-            return Err(wrong("url", &what));
+            Err(wrong("url", &what))
         }
-        stores.insert(name.get_ref().to_string(), config);
+        None => Ok(config),
     }
-    Ok(stores)
 }
 
 fn take_list<'d>(
@@ -154,37 +235,87 @@ fn default_store(overrides: &Overrides) -> Result<StoreConfig, ConfigError> {
 fn read_systems(
     document: &Document,
     nodes: Vec<TomlNode<'_>>,
-    stores: &BTreeMap<String, StoreConfig>,
+    stores: &Stores,
     env: &Env<'_>,
-) -> Result<Vec<Box<dyn SystemPlan>>, ConfigError> {
+    errors: &mut ErrorList,
+) -> Vec<Box<dyn SystemPlan>> {
     if nodes.is_empty() {
-        return read_all(document, stores, env);
+        let all = stores.unread.is_empty().then(|| read_all(document, &stores.read, env));
+        return all.and_then(|all| errors.keep(all)).unwrap_or_default();
     }
     let mut planned: Vec<Box<dyn SystemPlan>> = Vec::new();
-    for (index, node) in nodes.iter().enumerate() {
-        let kind = read_kind(document, index, node)?;
-        let section = Section::new(document, node, index, stores, env);
-        let plan = systems::of(kind).plan(&section)?;
-        let carried = stores[&plan.common().store].carries(kind);
-        carried.map_err(|what| section.wrong("store", &what))?;
-        if planned.iter().any(|p| p.common().id == plan.common().id) {
-            let what =
-                format!("there are two systems `{}`; give each its own name", plan.common().id);
-            return Err(section.wrong("name", &what));
-        }
-        let place = &stores[&plan.common().store].place;
-        let shares =
-            |other: &dyn SystemPlan| stores[&other.common().store].place.shares_objects_with(place);
-        if let Some(other) = planned.iter().find(|other| shares(&***other)) {
-            let what = format!(
-                "`{}` has its leases in the same place; give each a prefix of its own",
-                other.common().id
-            );
-            return Err(section.wrong("store", &what));
-        }
-        planned.push(plan);
+    for (index, node) in nodes.iter().enumerate().filter(|(_, node)| !stores.hides(node)) {
+        let plan = read_system(document, (index, node), &stores.read, env, &planned);
+        planned.extend(errors.keep(plan));
     }
-    Ok(planned)
+    planned
+}
+
+fn read_system(
+    document: &Document,
+    (index, node): (usize, &TomlNode<'_>),
+    stores: &BTreeMap<String, StoreConfig>,
+    env: &Env<'_>,
+    planned: &[Box<dyn SystemPlan>],
+) -> Result<Box<dyn SystemPlan>, ConfigError> {
+    let kind = read_kind(document, index, node)?;
+    let section = Section::new(document, node, index, stores, env);
+    let plan = systems::of(kind).plan(&section)?;
+    let carried = stores[&plan.common().store].carries(kind);
+    carried.map_err(|what| section.wrong("store", &what))?;
+    if planned.iter().any(|p| p.common().id == plan.common().id) {
+        let what = format!("there are two systems `{}`; give each its own name", plan.common().id);
+        return Err(section.wrong("name", &what));
+    }
+    let place = &stores[&plan.common().store].place;
+    let shares = |other: &dyn SystemPlan| stores[&other.common().store].place.mixes_with(place);
+    if let Some(other) = planned.iter().find(|other| shares(&***other)) {
+        let what = format!(
+            "`{}` has its leases in the same place; give each a prefix of its own",
+            other.common().id
+        );
+        return Err(section.wrong("store", &what));
+    }
+    for other in planned.iter().filter(|other| other.common().id.kind == kind) {
+        if let Some((key, what)) = claimed_by_both(&**other, &*plan, stores) {
+            return Err(section.wrong(key, &what));
+        }
+    }
+    Ok(plan)
+}
+
+/// What is wrong if both systems use the same names of the same store: each would take the entries of the other for
+/// its own. The configuration key is that of the first such name.
+fn claimed_by_both(
+    one: &dyn SystemPlan,
+    other: &dyn SystemPlan,
+    stores: &BTreeMap<String, StoreConfig>,
+) -> Option<(&'static str, String)> {
+    let is_same = |a: &ClaimedName, b: &ClaimedName| {
+        let (store, twin) = (&stores[&a.store].place, &stores[&b.store].place);
+        // In an embedded store every name begins with that of its system.
+        a.name == b.name
+            && store.driver().used_by != StoreUse::Exclusive
+            && store.is_same_place(twin)
+    };
+    let claimed = one.claimed_names();
+    let shared: Vec<ClaimedName> = other
+        .claimed_names()
+        .into_iter()
+        .filter(|name| claimed.iter().any(|other| is_same(other, name)))
+        .collect();
+    let first = shared.first()?;
+    let names: Vec<String> =
+        shared.iter().map(|claim| format!("`{}` ({})", claim.name, claim.key)).collect();
+    let what = format!(
+        "`{}` and `{}` both use {} of [store.{}]: each would take the entries of the other for its own; give \
+         each names of its own",
+        one.common().id,
+        other.common().id,
+        names.join(", "),
+        first.store
+    );
+    Some((first.key, what))
 }
 
 /// The systems of a configuration without any `[[system]]`: one of every kind that the store

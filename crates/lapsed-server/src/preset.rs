@@ -4,13 +4,16 @@
 //! Invariant: the text of a preset is read by the configuration parser before it is handed out, so
 //! a preset that `lapsed check` would refuse is an error here and writes no file.
 
+use std::ffi::OsStr;
 use std::sync::LazyLock;
 
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
 use lapsed_core::Kind;
 
-use crate::config::{ConfigError, Overrides, store};
+use crate::config::store::{StoreDriver, driver_at};
+use crate::config::{ConfigError, Overrides};
 use crate::node::Config;
 use crate::systems::{self, Preset, SystemKind};
 
@@ -42,6 +45,40 @@ impl ValueEnum for &'static Preset {
     }
 }
 
+/// The presets as values of an option. A name that a preset had before is refused with what to use
+/// instead.
+#[derive(Clone)]
+pub struct PresetParser;
+
+impl TypedValueParser for PresetParser {
+    type Value = &'static Preset;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        option: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        match value.to_str().and_then(renamed) {
+            Some(told) => {
+                let told = format!("{told}\n");
+                Err(clap::Error::raw(ErrorKind::InvalidValue, told).with_cmd(command))
+            }
+            None => EnumValueParser::<Self::Value>::new().parse_ref(command, option, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(PRESETS.iter().filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
+/// What to say to a user who types a name that a preset had before.
+pub fn renamed(name: &str) -> Option<&'static str> {
+    let mut former = systems::KINDS.iter().flat_map(|kind| kind.former_presets());
+    former.find(|(old, _)| *old == name).map(|(_, told)| *told)
+}
+
 /// Names of presets are unique, so that two presets are the same if their names are.
 impl PartialEq for Preset {
     fn eq(&self, other: &Preset) -> bool {
@@ -54,7 +91,7 @@ impl Eq for Preset {}
 impl Preset {
     /// Example addresses of the stores that this preset is written for, the default store first.
     pub fn examples(&self) -> Vec<&'static str> {
-        let examples = self.templates.iter().filter_map(|(driver, _)| store::driver(driver));
+        let examples = self.templates.iter().filter_map(|(driver, _)| StoreDriver::named(driver));
         examples.map(|driver| driver.example).collect()
     }
 
@@ -68,7 +105,7 @@ impl Preset {
     /// store's are used.
     fn template(&self, url: &str) -> Result<(&'static str, &'static str), ConfigError> {
         let url = if url.starts_with("${") { self.usual_store() } else { url };
-        let driver = url.split_once(':').and_then(|(scheme, _)| store::driver_of(scheme));
+        let driver = driver_at(url).ok();
         let written = driver.and_then(|driver| {
             self.templates.iter().find(|(name, _)| *name == driver.name).copied()
         });
@@ -94,7 +131,8 @@ impl Chosen {
         let mirror = self.mirror.as_deref().unwrap_or(MIRROR);
         let text =
             text.replace("@STORE@", &quoted(&self.store)).replace("@MIRROR@", &quoted(mirror));
-        Config::parse(&text, &Overrides::default(), &|name| self.stand_in(name))?;
+        Config::parse(&text, &Overrides::default(), &|name| self.stand_in(name))
+            .map_err(|errors| ConfigError(errors.to_string()))?;
         Ok(text)
     }
 
@@ -134,7 +172,7 @@ pub fn kind_of(preset: &Preset) -> Kind {
 /// The error for `--mirror` with a preset that has none; it names the presets that have one.
 fn mirror_of_none() -> String {
     let mirrored = PRESETS.iter().filter_map(|preset| {
-        let driver = store::driver(preset.mirrored_on?)?;
+        let driver = StoreDriver::named(preset.mirrored_on?)?;
         Some(format!("`--preset {}` and a store in {}", preset.name, driver.title))
     });
     format!("--mirror goes with {} only", mirrored.collect::<Vec<_>>().join(", or "))
@@ -171,7 +209,7 @@ mod tests {
 
     #[test]
     fn another_store_is_refused_with_one_that_would_do() {
-        let told = chosen("lockd", "redis://:secret@127.0.0.1/0").text().unwrap_err().0;
+        let told = chosen("leases", "redis://:secret@127.0.0.1/0").text().unwrap_err().0;
         assert!(told.contains("s3://") && !told.contains("secret"), "{told}");
         let mirror = Some("redis://127.0.0.1".to_owned());
         let told = Chosen { mirror, ..chosen("registry", "embedded:x") }.text().unwrap_err().0;

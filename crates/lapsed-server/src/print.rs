@@ -1,6 +1,14 @@
 //! Output for people: aligned tables, times and durations. Results go to stdout, and nothing else
 //! does.
+//!
+//! Everything that a person reads is written by `line`, `lines`, `stderr_lines` or a `Table`, which
+//! escape control characters and bidirectional controls: names, payloads and errors come from
+//! outside, and a terminal would obey them. `json` and `verbatim` write their text
+//! exactly.
 
+mod visible;
+
+use std::borrow::Cow;
 use std::io::Write;
 
 use jiff::{Timestamp, Unit};
@@ -8,15 +16,39 @@ use lapsed_core::Name;
 use lapsed_core::owner::Incarnation;
 use serde::Serialize;
 
+pub use self::visible::{visible, visible_lines};
 use crate::failure::Failure;
 
 /// Prints one JSON value on a line of its own.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| Failure::failed(e.to_string()))?;
-    line(&text)
+    write_line(&text)
 }
 
+/// Prints one line to stdout. A newline in `text` is escaped too, so that a name cannot forge a line.
 pub fn line(text: &str) -> Result<(), Failure> {
+    write_line(&visible(text))
+}
+
+/// Prints a text of several lines to stdout. What comes from outside must be a cell of a `Table`, or
+/// have passed `visible`, before it becomes a part of `text`: newlines are kept here.
+pub fn lines(text: &str) -> Result<(), Failure> {
+    write_line(&visible_lines(text))
+}
+
+/// Prints a text of one or several lines to stderr. An error of stderr itself is ignored, because
+/// there is nowhere left to report it.
+pub fn stderr_lines(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", visible_lines(text));
+}
+
+/// Prints a text exactly as it is. Only for what lapsed itself contains and another program reads:
+/// scripts, SQL, man pages.
+pub fn verbatim(text: &str) -> Result<(), Failure> {
+    write_line(text)
+}
+
+fn write_line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()?;
@@ -38,8 +70,13 @@ impl Table {
         Table::default()
     }
 
+    /// Adds a row. Each cell is made visible, so that it stays on its line.
     pub fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        let cells = cells.into_iter().map(|cell| match visible(&cell) {
+            Cow::Borrowed(_) => cell,
+            Cow::Owned(escaped) => escaped,
+        });
+        self.rows.push(cells.collect());
     }
 
     /// The table as text, without a final newline.

@@ -9,19 +9,23 @@ pub mod registry;
 pub mod sessions;
 pub mod words;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
 
+use axum::http::Method;
 use futures::future::BoxFuture;
-use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::receipt::Receipt;
+use lapsed_core::{Kind, Name};
+use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::config::ConfigError;
 use crate::config::common::Section;
 use crate::config::store::StoreConfig;
-use crate::config::token::Scope;
 use crate::http::Shared;
+use crate::http::problem::Problem;
+use crate::http::route_rules::{operation_name, operations};
 use crate::metrics::{KindMetrics, Metrics};
 use crate::node::shapes::SystemStatus;
 use crate::node::{OpenSystems, SystemPlan};
@@ -36,23 +40,29 @@ pub trait SystemKind: Send + Sync {
     /// Reads and checks one `[[system]]` section. An absent section gives the defaults.
     fn plan(&self, section: &Section<'_>) -> Result<Box<dyn SystemPlan>, ConfigError>;
 
-    /// The operations of the kind over HTTP, under `/v1/KIND/{name}/`.
+    /// The operations of the kind over HTTP, under `/v1/KIND/{name}/`. A route that does not need `read` for GET
+    /// and `write` otherwise, or that may take long, declares that: see [`crate::http::route_rules`].
     fn routes(&self) -> OpenApiRouter<Shared>;
 
-    /// Operations whose scope cannot be derived from the HTTP method: those that change something
-    /// and need a scope other than `write`, and those that only read although they are called with
-    /// a body.
-    fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        &[]
-    }
-
-    /// Operations without a request timeout, because they may take long.
-    fn slow_operations(&self) -> &'static [&'static str] {
-        &[]
+    /// The tickets that a request shows, each with the holder of its entry: for routes that declare
+    /// [`OwnerRule::Holder`]. Called only for bearers that are limited to owners.
+    ///
+    /// [`OwnerRule::Holder`]: crate::http::route_rules::OwnerRule::Holder
+    fn shown_tickets<'a>(
+        &'a self,
+        _app: &'a Shared,
+        _request: &'a TicketRequest,
+    ) -> BoxFuture<'a, Result<Vec<ShownTicket>, Problem>> {
+        Box::pin(async { Err(Problem::internal("this kind has no tickets")) })
     }
 
     /// Labels and sentences about this kind that people read.
     fn words(&self) -> &'static KindWords;
+
+    /// Names that presets of this kind had before, each with what to use instead.
+    fn former_presets(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
 
     /// The configurations of this kind that `lapsed init` can write.
     fn presets(&self) -> &'static [Preset] {
@@ -87,7 +97,8 @@ pub trait SystemKind: Send + Sync {
     }
 
     /// Advice that `lapsed check` prints about a store that systems of this kind use, if the
-    /// server's configuration could suit them better.
+    /// server's configuration could suit them better. `{again}` in it is replaced by the options with which a further
+    /// command reaches the same stores.
     fn store_notes<'a>(
         &'a self,
         _plans: &'a [Box<dyn SystemPlan>],
@@ -96,6 +107,30 @@ pub trait SystemKind: Send + Sync {
     ) -> BoxFuture<'a, lapsed_core::Result<Vec<String>>> {
         Box::pin(async { Ok(Vec::new()) })
     }
+}
+
+/// A request that shows the token of one or several entries.
+pub struct TicketRequest {
+    pub method: Method,
+    /// The name of the system.
+    pub system: String,
+    /// The decoded parameters of the path.
+    pub params: Vec<(String, String)>,
+    /// The query string, not decoded.
+    pub query: String,
+    /// The body; `null` if it is empty.
+    pub body: Value,
+}
+
+/// The most tickets of a request whose holders are looked up.
+pub const TICKETS_MAX: usize = 1_000;
+
+/// A token that a request shows, and the holder of the entry that it is for.
+pub struct ShownTicket {
+    /// The token that the request shows.
+    pub token: u64,
+    /// The owner that holds the entry and the token of its claim; `None` if nobody holds it.
+    pub holder: Option<(Name, u64)>,
 }
 
 /// A ready-made configuration that `lapsed init` can write.
@@ -126,12 +161,25 @@ pub static KINDS: &[&dyn SystemKind] = &[
     &availability::AvailabilityKind,
 ];
 
-/// Splits the path of a request into its kind and its operation, which is what follows
-/// `/v1/KIND/NAME/`.
-pub fn operation(path: &str) -> Option<(&'static dyn SystemKind, &str)> {
-    let mut parts = path.strip_prefix("/v1/")?.splitn(3, '/');
-    let (kind, _name, operation) = (parts.next()?, parts.next()?, parts.next()?);
-    Some((named(kind)?, operation))
+/// The names of the operations of all kinds, each once, in alphabetical order.
+pub fn operation_names() -> &'static [String] {
+    static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let mut names = BTreeSet::new();
+        for kind in KINDS {
+            for (path, mut item) in kind.routes().to_openapi().paths.paths {
+                let all = operations(&mut item).into_iter().flatten();
+                names.extend(all.map(|operation| operation_name(&path, operation)));
+            }
+        }
+        names.into_iter().collect()
+    });
+    &NAMES
+}
+
+/// Whether `path` is that of an operation of a kind: `/v1/KIND/NAME/OPERATION`.
+pub fn is_operation(path: &str) -> bool {
+    let parts = path.strip_prefix("/v1/").map(|rest| rest.splitn(3, '/'));
+    parts.is_some_and(|mut parts| parts.next().and_then(named).is_some() && parts.nth(1).is_some())
 }
 
 /// The implementation of `kind`.

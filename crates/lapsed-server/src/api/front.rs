@@ -11,17 +11,16 @@ use std::task::{Context, Poll};
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use futures::future::{Either, Ready, ready};
 use tower_service::Service;
 
+use super::bearer_check::{self, OwnerCheck};
 use super::scopes;
 use crate::http::auth::{self, Caller};
 use crate::http::problem::Problem;
 use crate::http::request_log::RequestLog;
 use crate::http::{Shared, browser};
-use crate::systems;
 use crate::telemetry::Asked;
 use crate::write_timeout::WasCut;
 
@@ -54,16 +53,20 @@ impl RequestGate {
         RequestGate { peer, cut, place: self.app.gate.place(peer.ip()), ..self.clone() }
     }
 
-    /// Admits the request, or answers why it is refused.
-    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+    /// Admits the request, or answers why it is refused. Returns what is left to check in its body.
+    fn admit(&self, request: &mut Request) -> Result<Option<OwnerCheck>, Problem> {
         let need = scopes::needed(request.method(), request.uri().path());
-        let token = self.app.gate.check(need.scope, request.headers(), self.place)?;
+        let admitted = self.app.gate.check(need.scope, request.headers(), self.place)?;
         browser::check_change(request)?;
+        let owners = match admitted.limits() {
+            None => None,
+            Some(limits) => bearer_check::check(limits, request)?,
+        };
         if need.told {
-            let caller = Caller::new(token, self.peer, request.headers());
+            let caller = Caller::new(admitted.bearer(), self.peer, request.headers());
             request.extensions_mut().insert(caller);
         }
-        Ok(())
+        Ok(owners)
     }
 }
 
@@ -79,18 +82,28 @@ impl Service<Request> for RequestGate {
     fn call(&mut self, mut request: Request) -> Self::Future {
         let (looked, guarded) =
             (browser::looks(request.method()), is_guarded(request.uri().path()));
-        if guarded && let Err(problem) = self.admit(&mut request) {
-            let mut answer = problem.into_response();
-            browser::dress(&mut answer, looked, guarded);
-            return Either::Left(ready(Ok(answer)));
-        }
-        let slow = is_slow(request.method(), request.uri().path());
+        let admitted = if guarded { self.admit(&mut request) } else { Ok(None) };
+        let owners = match admitted {
+            Ok(owners) => owners,
+            Err(problem) => {
+                let mut answer = problem.into_response();
+                browser::dress(&mut answer, looked, guarded);
+                return Either::Left(ready(Ok(answer)));
+            }
+        };
+        let slow = scopes::is_slow(request.method(), request.uri().path());
         if request.uri().path() == EVENTS {
             request.extensions_mut().insert(self.cut.clone());
         }
         let request_log = RequestLog::of(&request);
         let asked = self.app.telemetry.is_some().then(|| Asked::of(&request));
-        let routed = self.router.call(request);
+        let routed = match owners {
+            None => Either::Left(self.router.call(request)),
+            Some(owners) => {
+                let (app, router) = (self.app.clone(), self.router.clone());
+                Either::Right(Box::pin(route_checked(app, router, owners, request)))
+            }
+        };
         let app = self.app.clone();
         let work = async move {
             let answered = match slow {
@@ -114,6 +127,19 @@ impl Service<Request> for RequestGate {
     }
 }
 
+/// Routes a request after its owners were checked.
+async fn route_checked(
+    app: Shared,
+    mut router: Router,
+    owners: OwnerCheck,
+    request: Request,
+) -> Answer {
+    match owners.pass(&app, request).await {
+        Ok(request) => router.call(request).await,
+        Err(problem) => Ok(problem.into_response()),
+    }
+}
+
 /// The path of the event feed.
 const EVENTS: &str = "/v1/events";
 
@@ -123,19 +149,11 @@ pub fn is_guarded(path: &str) -> bool {
     path.starts_with("/v1/") || path == "/metrics"
 }
 
-/// Whether a request is exempt from the request timeout: a pass, a reconciliation, the event feed,
-/// and the slow operations that a kind names.
-fn is_slow(method: &Method, path: &str) -> bool {
-    // The estimate of a reconciliation is slow as well, because it counts all entries.
-    let pass = method == Method::POST && path.starts_with("/v1/sweeps/")
-        || path.starts_with("/v1/reconcile/");
-    let own = || systems::operation(path);
-    let slow = || own().is_some_and(|(kind, name)| kind.slow_operations().contains(&name));
-    pass || path == EVENTS || slow()
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::http::Method;
+
+    use super::scopes::is_slow;
     use super::*;
 
     #[test]

@@ -15,6 +15,7 @@ use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
 use super::front::is_guarded;
 use super::scopes;
 use crate::config::token::Scope;
+use crate::http::route_rules::{operations, take_rules};
 use crate::http::{Shared, schemas};
 use crate::systems::{self, SystemKind};
 
@@ -29,6 +30,7 @@ use crate::systems::{self, SystemKind};
         (name = "sweeps", description = "Passes: status, dry runs, one pass now"),
         (name = "receipts", description = "What was reclaimed, on what evidence, and restoring it"),
         (name = "webhooks", description = "Receivers of receipts by HTTP, and deliveries that were given up"),
+        (name = "adopt", description = "Adopted systems: who was seen alive, and the confirmation that the configuration is right"),
         (name = "brakes", description = "Brakes, which stop reclaims when too many owners would be declared dead at once"),
         (name = "service", description = "Health, metrics, this document")
     )
@@ -37,8 +39,8 @@ struct Base;
 
 const TOKEN: &str = "token";
 
-/// The methods that a route may have, in the order of the fields in `route`.
-const METHODS: [Method; 5] =
+/// The methods that a route may have, in the order of [`operations`].
+pub const METHODS: [Method; 5] =
     [Method::GET, Method::PUT, Method::POST, Method::DELETE, Method::PATCH];
 
 /// The document before any route is added.
@@ -57,10 +59,9 @@ pub fn base() -> utoipa::openapi::OpenApi {
 /// The route `/openapi.json`, which serves the completed document.
 pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
     for (path, item) in &mut document.paths.paths {
-        let operations =
-            [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for (method, operation) in METHODS.into_iter().zip(operations) {
+        for (method, operation) in METHODS.into_iter().zip(operations(item)) {
             let Some(operation) = operation else { continue };
+            take_rules(operation);
             name(operation);
             if is_guarded(path) {
                 guard(operation, scopes::needed(&method, path).scope);

@@ -1,14 +1,74 @@
-//! The scope that a request needs. Reading needs `read`; an operation of a kind needs `write`,
-//! unless the kind says otherwise; every other change is an operator's and needs `act`.
+//! The scope that a request needs, and whether it has the request timeout: what its route declares, or
+//! what follows from the method. Reading needs `read`; an operation of a kind needs `write`; every
+//! other change is an operator's and needs `act`.
 //!
 //! The decision is made on the path as the router sees it, by whole segments and without decoding,
 //! so that a key that has the name of an operation is not taken for one. An unknown path needs the
 //! highest scope.
 
+use std::sync::LazyLock;
+
 use axum::http::Method;
 
+use super::openapi::METHODS;
 use crate::config::token::Scope;
+use crate::http::route_rules::{RouteRules, operations, take_rules};
 use crate::systems;
+
+/// A route that declares something.
+struct DeclaredRoute {
+    method: Method,
+    /// The path, with `{name}` for a segment that varies.
+    path: String,
+    /// What follows the last segment of `path` that varies.
+    end: String,
+    rules: RouteRules,
+}
+
+static DECLARED: LazyLock<Vec<DeclaredRoute>> = LazyLock::new(|| {
+    let mut found = Vec::new();
+    for (path, mut item) in super::routes().to_openapi().paths.paths {
+        for (method, operation) in METHODS.into_iter().zip(operations(&mut item)) {
+            let rules = operation.map(take_rules).unwrap_or_default();
+            if rules.scope.is_some() || rules.slow {
+                let end = path.rsplit('}').next().unwrap_or_default().to_owned();
+                found.push(DeclaredRoute { method, path: path.clone(), end, rules });
+            }
+        }
+    }
+    found
+});
+
+impl DeclaredRoute {
+    fn is_of(&self, method: &Method, path: &str) -> bool {
+        // Most requests differ in the method or the end of the path, which is quick to see.
+        self.method == *method && path.ends_with(&self.end) && is_like(&self.path, path)
+    }
+}
+
+/// Whether `path` has the segments of `template`, of which some vary.
+pub fn is_like(template: &str, path: &str) -> bool {
+    let (mut wanted, mut given) = (template.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(given)) if wanted == given || wanted.starts_with('{') => {}
+            _ => return false,
+        }
+    }
+}
+
+/// What the route of a request declares.
+fn declared(method: &Method, path: &str) -> RouteRules {
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    let found = DECLARED.iter().find(|route| route.is_of(method, path));
+    found.map(|route| route.rules).unwrap_or_default()
+}
+
+/// Whether a request is exempt from the request timeout.
+pub fn is_slow(method: &Method, path: &str) -> bool {
+    declared(method, path).slow
+}
 
 /// What a request needs, decided before its body is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,23 +82,15 @@ pub struct Need {
 
 /// What a request to a guarded path needs.
 pub fn needed(method: &Method, path: &str) -> Need {
-    let looks = method == Method::GET || method == Method::HEAD;
-    if let Some((kind, operation)) = systems::operation(path) {
-        let special = || kind.scopes().iter().find(|(name, _)| *name == operation);
-        let scope = match looks {
-            true => Scope::Read,
-            false => special().map_or(Scope::Write, |(_, scope)| *scope),
-        };
-        return Need { scope, told: scope == Scope::Act };
-    }
-    let scope = if looks || may_be_dry(path) { Scope::Read } else { Scope::Act };
-    Need { scope, told: true }
-}
-
-/// Whether the path has a dry run, which needs `read` only. The body says whether it is one, so the
-/// handler demands the higher scope after reading it.
-fn may_be_dry(path: &str) -> bool {
-    path.starts_with("/v1/sweeps/") || path.starts_with("/v1/reconcile/")
+    let (looks, of_kind) =
+        (method == Method::GET || method == Method::HEAD, systems::is_operation(path));
+    let usual = match looks {
+        true => Scope::Read,
+        false if of_kind => Scope::Write,
+        false => Scope::Act,
+    };
+    let scope = declared(method, path).scope.unwrap_or(usual);
+    Need { scope, told: scope == Scope::Act || !of_kind }
 }
 
 #[cfg(test)]
@@ -76,6 +128,7 @@ mod tests {
         }
         for (method, path) in [
             ("PUT", "/v1/brakes/registry/a"),
+            ("POST", "/v1/adopt/registry/a"),
             ("POST", "/v1/receipts/registry-a-1/restore"),
             ("POST", "/v1/inflight/a/dead/put_back"),
             ("POST", "/v1/inflight/a/dead/delete"),

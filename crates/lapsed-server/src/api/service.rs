@@ -4,21 +4,24 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
+use serde_json::json;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::http::Shared;
-use crate::http::extract::JsonAnswer;
+use crate::http::extract::{JsonAnswer, Path};
 use crate::http::problem::Problem;
 use crate::metrics::CONTENT_TYPE;
 use crate::metrics::labels::OfSystem;
 use crate::node::LiveSystem;
+use crate::node::readiness::SystemReadiness;
 use crate::stores::OpenObject;
 use crate::systems;
 
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
+    let health = OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz));
+    health.routes(routes!(readyz_of)).routes(routes!(metrics))
 }
 
 /// Answers `ok` as long as the process serves requests.
@@ -28,33 +31,55 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// The readiness of the daemon: every store answers.
+/// The readiness of the daemon, and of each system.
 #[derive(Serialize, ToSchema)]
 struct Ready {
+    /// Whether the store of at least one system answers.
     ready: bool,
+    /// The state of each system, in the order of the configuration.
+    systems: Vec<SystemReadiness>,
 }
 
-/// Says whether every store answers.
+/// Says whether the daemon can serve: 200 while the store of at least one system answers, 503 while
+/// no store answers (also at the start, before the first answer) and while the daemon stops. The
+/// body has the state of each system.
 #[utoipa::path(get, path = "/readyz", tag = "service",
-    responses((status = 200, body = Ready), (status = 503, description = "A store does not answer")))]
+    responses((status = 200, body = Ready),
+        (status = 503, description = "No store answers, or the daemon is shutting down")))]
 async fn readyz(State(app): State<Shared>) -> Result<JsonAnswer<Ready>, Problem> {
     if app.stop.is_told() {
-        return Err(not_ready("shutting down".to_owned()));
+        return Err(not_ready("shutting down"));
     }
-    for live in app.node.systems() {
-        if let Err(error) = live.store_info().await {
-            // This route needs no token, so the answer does not name the store or its error; the
-            // log does.
-            tracing::debug!(store = live.store_name(), %error, "not ready");
-            return Err(not_ready(
-                "a store does not answer; the log and `lapsed status` say which".to_owned(),
-            ));
-        }
+    let systems = app.node.readiness().await;
+    match systems.iter().any(|system| system.ready) {
+        true => Ok(JsonAnswer(Ready { ready: true, systems })),
+        // This route needs no token, so the answer does not name a store or its error; the log does.
+        false => Err(not_ready("no store answers; the log and `lapsed status` say why")
+            .with("systems", json!(systems))),
     }
-    Ok(JsonAnswer(Ready { ready: true }))
 }
 
-fn not_ready(detail: String) -> Problem {
+/// Says whether one system can be served: 200 while its store answers, 503 while it does not.
+#[utoipa::path(get, path = "/readyz/{kind}/{name}", tag = "service",
+    responses((status = 200, body = SystemReadiness),
+        (status = 503, description = "The store of this system does not answer, or the daemon is shutting down"),
+        (status = 404, description = "There is no such system")))]
+async fn readyz_of(
+    State(app): State<Shared>,
+    Path((kind, name)): Path<(String, String)>,
+) -> Result<JsonAnswer<SystemReadiness>, Problem> {
+    let live = app.live(&kind, &name)?;
+    if app.stop.is_told() {
+        return Err(not_ready("shutting down"));
+    }
+    let system = app.node.readiness_of(live).await;
+    match system.ready {
+        true => Ok(JsonAnswer(system)),
+        false => Err(not_ready("its store does not answer; the log and `lapsed status` say why")),
+    }
+}
+
+fn not_ready(detail: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", "Not ready", detail)
         .header(header::RETRY_AFTER, "1")
 }
@@ -63,9 +88,9 @@ fn not_ready(detail: String) -> Problem {
 #[utoipa::path(get, path = "/metrics", tag = "service",
     responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics(State(app): State<Shared>) -> impl IntoResponse {
-    for live in app.node.systems() {
-        count(&app, live).await;
-    }
+    // At the same time, so that a store that hangs does not delay the others beyond one time limit.
+    let systems = app.node.systems().iter();
+    futures::future::join_all(systems.map(|live| count(&app, live))).await;
     for kind in systems::KINDS {
         kind.scrape(&app.metrics, &app.node).await;
     }

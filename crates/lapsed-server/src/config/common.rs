@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::document::{Document, TomlNode, join, lines_below, texts_below, unknown};
 use super::origin::{Setting, Settings};
-use super::store::{SHARDS_MAX, StoreConfig};
+use super::store::{SHARDS_MAX, StoreConfig, StoreUse};
 use super::sweep::{PauseAfter, SweepSection};
 use super::units::{Every, Span};
 use super::{ConfigError, Env};
@@ -79,9 +79,14 @@ impl<'a> Section<'a> {
         ConfigError(format!("{}{line}: `{path}`: {what}", self.document.name()))
     }
 
-    /// Whether the store `store` is embedded, that is, a folder of this machine.
-    pub fn is_embedded(&self, store: &str) -> bool {
-        self.stores[store].is_embedded()
+    /// Who uses the store `store`.
+    pub fn used_by(&self, store: &str) -> StoreUse {
+        self.stores[store].place.driver().used_by
+    }
+
+    /// Whether only lapsed can write to the store `store`.
+    pub fn is_exclusive(&self, store: &str) -> bool {
+        self.used_by(store) == StoreUse::Exclusive
     }
 
     /// The names of the stores that support systems of `kind`.
@@ -92,7 +97,7 @@ impl<'a> Section<'a> {
 
     /// The names of the stores that can be the mirror of a system.
     pub fn mirrors(&self) -> Vec<&str> {
-        let of = self.stores.iter().filter(|(_, store)| store.is_redis());
+        let of = self.stores.iter().filter(|(_, store)| store.place.driver().can_mirror);
         of.map(|(name, _)| name.as_str()).collect()
     }
 
@@ -146,7 +151,7 @@ impl Access {
     /// Refuses `adopt` on an embedded store, because an application cannot write to one except
     /// through lapsed.
     pub fn check(self, section: &Section<'_>, store: &str) -> Result<(), ConfigError> {
-        if self == Access::Native || !section.is_embedded(store) {
+        if self == Access::Native || !section.is_exclusive(store) {
             return Ok(());
         }
         Err(section.wrong(
@@ -154,6 +159,41 @@ impl Access {
             "\"adopt\" needs a store that the application writes to by itself; on an embedded \
              store use \"native\" (the default) and write through lapsed",
         ))
+    }
+}
+
+/// How an adopted system begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdoptStart {
+    /// Nothing is reclaimed until enough owners were seen alive, or an operator has confirmed the
+    /// configuration.
+    #[default]
+    Observe,
+    /// The file confirms the configuration.
+    Now,
+}
+
+impl super::origin::Show for AdoptStart {
+    fn show(&self) -> String {
+        match self {
+            AdoptStart::Observe => "observe".to_owned(),
+            AdoptStart::Now => "now".to_owned(),
+        }
+    }
+}
+
+/// The key `adopt` of a system that may be adopted.
+pub fn plan_adopt(
+    section: &Section<'_>,
+    given: Option<AdoptStart>,
+    mode: Access,
+    settings: &mut Settings,
+) -> Result<AdoptStart, ConfigError> {
+    match (given, mode) {
+        (Some(_), Access::Native) => Err(section.wrong("adopt", "goes with mode = \"adopt\" only")),
+        (None, Access::Native) => Ok(AdoptStart::Observe),
+        (given, Access::Adopt) => Ok(settings.pick(section, "adopt", given, AdoptStart::Observe)),
     }
 }
 
@@ -207,6 +247,7 @@ pub struct BrakeSection {
     share: Option<f64>,
     min_owners: Option<u64>,
     step: Option<f64>,
+    stay: Option<bool>,
 }
 
 impl BrakeSection {
@@ -221,6 +262,7 @@ impl BrakeSection {
             share: pick.value("brake.share", self.share, default.share),
             min_owners: pick.value("brake.min_owners", self.min_owners, default.min_owners),
             step: pick.value("brake.step", self.step, default.step),
+            stay: pick.value("brake.stay", self.stay, default.stay),
         };
         policy.check().map_err(|e| blame(section, &e.to_string()))?;
         Ok(policy)
@@ -233,10 +275,11 @@ impl BrakeSection {
 pub struct ReceiptsSection {
     keep: Option<Span>,
     keep_count: Option<u64>,
+    keep_owners: Option<u64>,
 }
 
 impl ReceiptsSection {
-    /// Checks how long, and how many, receipts are kept.
+    /// Checks how long, and how many, receipts and ended owners are kept.
     pub fn plan(
         self,
         section: &Section<'_>,
@@ -250,7 +293,8 @@ impl ReceiptsSection {
         if count == 0 {
             return Err(section.wrong("receipts.keep_count", "must be above 0"));
         }
-        Ok(Retention { age_ms: keep.as_millis() as u64, count })
+        let owners = pick.value("receipts.keep_owners", self.keep_owners, default.owners);
+        Ok(Retention { age_ms: keep.as_millis() as u64, count, owners, ..default })
     }
 }
 
@@ -259,6 +303,7 @@ impl ReceiptsSection {
 #[serde(deny_unknown_fields)]
 pub struct ReconcileSection {
     every: Option<Every>,
+    requests_per_hour: Option<u64>,
 }
 
 impl ReconcileSection {
@@ -268,27 +313,71 @@ impl ReconcileSection {
         section: &Section<'_>,
         usual: ReconcileUsual,
         settings: &mut Settings,
-    ) -> Option<Duration> {
-        let every = Every(Some(usual.every));
+    ) -> Result<ReconcileSettings, ConfigError> {
+        let every = Every(usual.every);
         let every = settings.pick(section, "reconcile.every", self.every, every).0;
-        let Some((every, variable)) = usual.of_env else { return every };
+        let requests_per_hour = match (usual.requests_per_hour, self.requests_per_hour) {
+            (_, Some(0)) => {
+                return Err(section.wrong("reconcile.requests_per_hour", "must be above 0"));
+            }
+            (Some(usual), given) => {
+                settings.pick(section, "reconcile.requests_per_hour", given, usual)
+            }
+            (None, None) => 0,
+            (None, Some(_)) => {
+                let what = "requests to this store cost nothing; leave it out";
+                return Err(section.wrong("reconcile.requests_per_hour", what));
+            }
+        };
+        let Some((every, variable)) = usual.of_env else {
+            return Ok(ReconcileSettings { every, requests_per_hour });
+        };
         settings.overrule(section, "reconcile.every", &every, variable);
-        Some(every)
+        Ok(ReconcileSettings { every: Some(every), requests_per_hour })
     }
 }
+
+/// When an index is compared with its truth, and how fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReconcileSettings {
+    /// `None`: only on demand.
+    pub every: Option<Duration>,
+    /// How many requests a scheduled run sends per hour; 0 where requests cost nothing.
+    pub requests_per_hour: u64,
+}
+
+/// The requests per hour of a scheduled comparison where they are paid, if the file does not say.
+const RECONCILE_REQUESTS_PER_HOUR: u64 = 10_000;
 
 /// How often an index is compared with its truth if the file does not say.
 #[derive(Clone, Copy, Debug)]
 pub struct ReconcileUsual {
-    pub every: Duration,
+    /// `None`: only on demand.
+    pub every: Option<Duration>,
     /// The interval from an environment variable, which overrides the file, and the variable's
     /// name.
     pub of_env: Option<(Duration, &'static str)>,
+    /// The requests per hour of a scheduled run; `None` where they cost nothing.
+    pub requests_per_hour: Option<u64>,
 }
 
 impl Default for ReconcileUsual {
     fn default() -> Self {
-        ReconcileUsual { every: RECONCILE_EVERY, of_env: None }
+        ReconcileUsual { every: Some(RECONCILE_EVERY), of_env: None, requests_per_hour: None }
+    }
+}
+
+impl ReconcileUsual {
+    /// Only on demand where every request is paid, because a comparison reads every object.
+    pub fn on(used_by: StoreUse) -> Self {
+        match used_by {
+            StoreUse::PaidByRequest => ReconcileUsual {
+                every: None,
+                of_env: None,
+                requests_per_hour: Some(RECONCILE_REQUESTS_PER_HOUR),
+            },
+            _ => ReconcileUsual::default(),
+        }
     }
 }
 
@@ -319,8 +408,10 @@ pub struct SystemSettings {
     pub brake: BrakePolicy,
     /// How long receipts are kept.
     pub retention: Retention,
-    /// How often its index, if it has one, is compared with its truth; `None`: only on demand.
-    pub reconcile: Option<Duration>,
+    /// When its index, if it has one, is compared with its truth.
+    pub reconcile: ReconcileSettings,
+    /// How it begins if it is adopted.
+    pub adopt: AdoptStart,
     /// The effective values and their origins.
     pub settings: Vec<Setting>,
 }
@@ -351,7 +442,7 @@ impl MaintenanceSections {
         let mut policy = self.sweep.plan(section, usual, self.pause, &mut settings)?;
         let brake = self.brake.plan(section, &mut settings)?;
         let retention = self.receipts.plan(section, &mut settings)?;
-        let reconcile = self.reconcile.plan(section, self.reconcile_usual, &mut settings);
+        let reconcile = self.reconcile.plan(section, self.reconcile_usual, &mut settings)?;
         if let Some((every, variable)) = self.every_of_env {
             policy.every = every;
             settings.overrule(section, "sweep.every", &every, variable);
@@ -367,6 +458,7 @@ impl MaintenanceSections {
             brake,
             retention,
             reconcile,
+            adopt: AdoptStart::default(),
             settings,
         })
     }

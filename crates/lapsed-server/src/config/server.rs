@@ -5,8 +5,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lapsed_core::SystemId;
 use serde::Deserialize;
 
+use super::jwt::{JwtConfig, JwtSection};
 use super::limit::{RateLimit, RateLimitSection};
 use super::origin::{Origin, Setting, Settings};
 use super::secret::Secret;
@@ -36,6 +38,7 @@ pub struct ServerSection {
     request_timeout: Option<Span>,
     write_timeout: Option<Span>,
     listeners_max: Option<usize>,
+    jwt: Option<JwtSection>,
 }
 
 /// The table `tls = { ... }` as it is written in the file.
@@ -54,6 +57,8 @@ pub struct ServerConfig {
     pub token: Option<Secret>,
     /// All tokens. If there are none, everybody who can reach the daemon may do everything.
     pub tokens: Vec<TokenConfig>,
+    /// How bearer JWTs are checked; `None`: there are none.
+    pub jwt: Option<JwtConfig>,
     /// The rate limit of requests without a token.
     pub rate_limit: Option<RateLimit>,
     /// The certificate to listen with; `None`: plain HTTP.
@@ -99,6 +104,9 @@ impl ServerConfig {
         let rate_limit = rate_limit.transpose()?;
         let tokens = token::gather(plain, section.tokens, rate_limit)?;
         settings.note("tokens", &tokens.len(), from_line(line("tokens")));
+        let jwt = section.jwt.map(|section| JwtConfig::plan(section, rate_limit)).transpose()?;
+        let words = jwt.as_ref().map(|jwt| jwt.algorithm.as_str().to_owned());
+        settings.note("jwt", &words, from_line(line("jwt")));
 
         let words = rate_limit.map(|limit| limit.to_string());
         settings.note("rate_limit", &words, from_line(line("rate_limit")));
@@ -119,6 +127,7 @@ impl ServerConfig {
             listen,
             token,
             tokens,
+            jwt,
             rate_limit,
             tls,
             body_limit,
@@ -129,6 +138,28 @@ impl ServerConfig {
         };
         server.check_listen()?;
         Ok(server)
+    }
+
+    /// Whether nothing restricts who may do what: there are no tokens and no JWTs.
+    pub fn is_open(&self) -> bool {
+        self.tokens.is_empty() && self.jwt.is_none()
+    }
+
+    /// Refuses limits that name a system or an operation that does not exist.
+    pub fn check_limits(
+        &self,
+        systems: &[SystemId],
+        operations: &[&str],
+    ) -> Result<(), ConfigError> {
+        for token in &self.tokens {
+            let Some(limits) = &token.limits else { continue };
+            limits
+                .check_names(systems, operations)
+                .map_err(|what| ConfigError(format!("the token `{}`: {what}", token.name)))?;
+        }
+        let Some(jwt) = &self.jwt else { return Ok(()) };
+        let checked = jwt.limits.check_names(systems, operations);
+        checked.map_err(|what| ConfigError(format!("`server.jwt`: {what}")))
     }
 
     /// The addresses to which `listen` resolves.
@@ -173,7 +204,7 @@ impl ServerConfig {
     fn check_listen(&self) -> Result<(), ConfigError> {
         let outside = self.addresses()?.into_iter().find(|a| !a.ip().is_loopback());
         match outside {
-            Some(address) if self.tokens.is_empty() => Err(ConfigError(format!(
+            Some(address) if self.is_open() => Err(ConfigError(format!(
                 "`server.listen`: {address} can be reached from outside this machine, and there \
                  is no token. Set `token = \"${{LAPSED_TOKEN}}\"` in [server] (or pass --token), \
                  or listen on {LISTEN_DEFAULT}"

@@ -109,6 +109,8 @@ impl SweepSection {
             idle_grace: pick.value(&idle_key, optional(self.idle_grace), default.idle_grace),
             mode: pick.value("sweep.mode", self.mode, default.mode),
             timeout: pick.value("sweep.timeout", span(self.timeout), default.timeout),
+            when_capped: default.when_capped,
+            term_ttl: default.term_ttl,
         };
         let names = [&delay_key, &ops_key, &runtime_key, &idle_key];
         policy.check().map_err(|e| blame(section, &as_written(&e.to_string(), names)))?;

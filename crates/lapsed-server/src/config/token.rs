@@ -5,6 +5,7 @@
 //! new` makes them; it does not protect a short word from a dictionary attack.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use ring::digest;
@@ -13,6 +14,7 @@ use subtle::{Choice, ConstantTimeEq};
 use utoipa::ToSchema;
 
 use super::ConfigError;
+use super::bearer_limits::{BearerLimits, LimitLists};
 use super::limit::{RateLimit, RateLimitSection};
 use super::secret::Secret;
 use crate::print::{moment, span};
@@ -148,6 +150,9 @@ pub struct TokenSection {
     scopes: Vec<Scope>,
     expires: Option<Moment>,
     rate_limit: Option<RateLimitSection>,
+    systems: Option<Vec<String>>,
+    operations: Option<Vec<String>>,
+    owners: Option<Vec<String>>,
 }
 
 /// A point in time, as a string or as a TOML date-time.
@@ -187,6 +192,8 @@ pub struct TokenConfig {
     pub rate_limit: Option<RateLimit>,
     /// Whether the token is so short that it could be guessed.
     pub guessable: bool,
+    /// The systems, operations and owners that the token is limited to; `None`: no limits.
+    pub limits: Option<Arc<BearerLimits>>,
 }
 
 /// The length in bytes below which a token counts as guessable.
@@ -197,7 +204,8 @@ impl TokenConfig {
         let digest = Digest::of(secret.reveal());
         let guessable = secret.reveal().len() < LONG;
         let (expires_ms, rate_limit) = (None, None);
-        TokenConfig { name: name.to_owned(), digest, scopes, expires_ms, rate_limit, guessable }
+        let (name, limits) = (name.to_owned(), None);
+        TokenConfig { name, digest, scopes, expires_ms, rate_limit, guessable, limits }
     }
 
     fn plan(section: TokenSection) -> Result<TokenConfig, String> {
@@ -223,8 +231,10 @@ impl TokenConfig {
         let rate_limit = rate_limit.map_err(|e| e.0)?;
         // The length of a token that is given as a digest is unknown; those from `lapsed token new`
         // are long.
-        let guessable = section.token.is_some_and(|token| token.reveal().len() < LONG);
-        Ok(TokenConfig { name: section.name, digest, scopes, expires_ms, rate_limit, guessable })
+        let guessable = section.token.as_ref().is_some_and(|token| token.reveal().len() < LONG);
+        let TokenSection { name, systems, operations, owners, .. } = section;
+        let limits = limits(scopes, LimitLists { systems, operations, owners })?;
+        Ok(TokenConfig { name, digest, scopes, expires_ms, rate_limit, guessable, limits })
     }
 
     /// Whether the token has expired at `now_ms`.
@@ -247,8 +257,21 @@ impl TokenConfig {
     /// A description of the token for `check`.
     pub fn describe(&self) -> String {
         let end = self.expires_ms.map(|end| format!(", until {}", moment(end)));
-        format!("token {}: {}{}", self.name, self.scopes, end.unwrap_or_default())
+        let limits = self.limits.as_ref().map(ToString::to_string).unwrap_or_default();
+        format!("token {}: {}{limits}{}", self.name, self.scopes, end.unwrap_or_default())
     }
+}
+
+/// The limits of a token. What `act` allows is about all owners of a system, so that a token for some
+/// owners cannot have it.
+fn limits(scopes: Scopes, lists: LimitLists) -> Result<Option<Arc<BearerLimits>>, String> {
+    let limits = BearerLimits::plan(lists)?;
+    if limits.limits_owners() && scopes.allow(Scope::Act) {
+        return Err("`owners` and the scope `act` exclude each other: what `act` allows is about \
+                    all owners"
+            .to_owned());
+    }
+    Ok(limits.is_limited().then(|| Arc::new(limits)))
 }
 
 /// Checks the name of a token, which the audit shows, so it must be short and plain.

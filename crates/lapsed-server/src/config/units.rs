@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use jiff::fmt::friendly::{Spacing, SpanPrinter};
 use jiff::{RoundMode, SignedDuration, SpanRelativeTo, SpanRound, Unit};
+pub use lapsed::stores::embedded::parse_size;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// The longest duration. A longer one is surely a mistake, and adding this one to a clock never
@@ -93,18 +93,6 @@ pub fn parse_go_span(text: &str) -> Result<Duration, String> {
     };
     let span = span.filter(|span| !span.is_negative()).ok_or_else(garbage)?;
     bounded_span(text, span)
-}
-
-/// Parses a number of bytes: `1048576`, `512KiB`, `1MB`.
-pub fn parse_size(text: &str) -> Result<usize, String> {
-    let garbage = || format!("{text:?} is not a size; write it like `512KiB` or `1MiB`");
-    let ByteSize(bytes) = text.trim().parse().map_err(|_| garbage())?;
-    match usize::try_from(bytes) {
-        Ok(0) => Err(format!("the size {text:?} must be above 0")),
-        // The parser returns the largest number for a value that does not fit.
-        Ok(usize::MAX) | Err(_) => Err(garbage()),
-        Ok(bytes) => Ok(bytes),
-    }
 }
 
 /// Formats a duration as the configuration would write it, with a resolution of milliseconds.

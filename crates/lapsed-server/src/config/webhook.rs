@@ -6,10 +6,10 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::{Name, SystemId};
 use serde::Deserialize;
 
-use super::ConfigError;
 use super::document::{Document, TomlNode, unknown};
 use super::secret::Secret;
 use super::units::{Span, show_span};
+use super::{ConfigError, ErrorList};
 use crate::outbound::{OutboundUrl, pause};
 
 /// The shortest secret, in bytes: a shorter one could be guessed.
@@ -103,18 +103,23 @@ pub fn read(
     document: &Document,
     nodes: &[TomlNode<'_>],
     systems: &[SystemId],
-) -> Result<Vec<WebhookConfig>, ConfigError> {
+    errors: &mut ErrorList,
+) -> Vec<WebhookConfig> {
     let mut all: Vec<WebhookConfig> = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
         let place = Place { document, node, index };
-        let webhook = place.plan(systems)?;
-        if all.iter().any(|other| other.name == webhook.name) {
-            let what = format!("there are two webhooks `{}`; give each its own name", webhook.name);
-            return Err(place.wrong("name", &what));
-        }
-        all.push(webhook);
+        let planned = place.plan(systems).and_then(|webhook| {
+            match all.iter().any(|other| other.name == webhook.name) {
+                true => Err(place.wrong(
+                    "name",
+                    &format!("there are two webhooks `{}`; give each its own name", webhook.name),
+                )),
+                false => Ok(webhook),
+            }
+        });
+        all.extend(errors.keep(planned));
     }
-    Ok(all)
+    all
 }
 
 /// One `[[webhook]]` and its place in the file.
@@ -222,10 +227,10 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Overrides;
+    use crate::config::{ConfigErrors, Overrides};
     use crate::node::Config;
 
-    fn load(webhook: &str) -> Result<Config, ConfigError> {
+    fn load(webhook: &str) -> Result<Config, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lapsed.toml");
         let text = format!(

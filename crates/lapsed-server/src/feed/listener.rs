@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use lapsed_core::Result;
 use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
 use super::listener_slots::ListenerSlot;
-use super::page::{Page, PageWriter, greeting};
+use super::page::{Page, PageWriter, greeting, missing};
 use super::{Feed, Next, Places};
 use crate::write_timeout::WasCut;
 
@@ -36,6 +35,10 @@ const SLOW: Duration = Duration::from_secs(30);
 pub struct EventListener {
     feed: Arc<Feed>,
     places: Places,
+    /// The systems in which it has no place yet, because their stores have not answered.
+    unplaced: Vec<usize>,
+    /// How many changes of the systems that are missing it was told.
+    missing_changes: u64,
     /// The number of the page that it expects next; `None` while it is behind the ring.
     at: Option<u64>,
     told: watch::Receiver<()>,
@@ -51,13 +54,15 @@ impl EventListener {
     pub(super) fn new(
         feed: Arc<Feed>,
         places: Places,
+        unplaced: Vec<usize>,
         stop: StopSignal,
         slot: ListenerSlot,
         cut: WasCut,
     ) -> EventListener {
         let told = feed.told.subscribe();
         let (at, handed) = (None, None);
-        EventListener { feed, places, at, told, stop, slot, handed, cut }
+        let missing_changes = 0;
+        EventListener { feed, places, unplaced, missing_changes, at, told, stop, slot, handed, cut }
     }
 
     pub fn greeting(&self) -> Bytes {
@@ -77,9 +82,17 @@ impl EventListener {
     }
 
     async fn find(&mut self) -> Option<Bytes> {
+        let since = Instant::now();
         while !self.stop.is_told() {
             self.told.mark_unchanged();
-            let found = match self.feed.next(self.at, &self.places) {
+            if let Some(systems) = self.feed.missing_since(&mut self.missing_changes) {
+                return Some(missing(&systems));
+            }
+            let found = match self.feed.next(self.at, &mut self.places, &mut self.unplaced) {
+                Next::Placed => {
+                    self.at = None;
+                    Some(self.greeting())
+                }
                 Next::Page(number, page) => {
                     self.at = Some(number + 1);
                     self.take(&page)
@@ -90,7 +103,9 @@ impl EventListener {
                 }
                 Next::Behind(head) => {
                     self.at = None;
-                    self.catch_up(head).await
+                    let found = self.catch_up(&head).await;
+                    let is_silent = found.is_none() && since.elapsed() >= HEARTBEAT;
+                    if is_silent { Some(Bytes::from_static(SIGN_OF_LIFE)) } else { found }
                 }
             };
             if found.is_some() {
@@ -119,37 +134,46 @@ impl EventListener {
         }
     }
 
-    async fn catch_up(&mut self, head: Places) -> Option<Bytes> {
-        match self.read(&head).await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::debug!(%error, "a listener waits until the store answers");
-                tokio::select! {
-                    () = self.stop.told() => {}
-                    () = tokio::time::sleep(PAUSE) => {}
-                }
-                None
+    /// Reads the store. If it does not answer, waits until the feed has something new, or a moment.
+    async fn catch_up(&mut self, head: &[u64]) -> Option<Bytes> {
+        let (found, is_whole) = self.read(head).await;
+        if found.is_none() && !is_whole {
+            tokio::select! {
+                () = self.stop.told() => {}
+                _ = self.told.changed() => {}
+                () = tokio::time::sleep(PAUSE) => {}
             }
         }
+        found
     }
 
-    /// Reads one page from the store, of the systems in which it is behind `head`.
-    async fn read(&mut self, head: &[u64]) -> Result<Option<Bytes>> {
+    /// Reads one page from the store, of the systems in which it is behind `head`; and whether all of
+    /// them answered. Its place in a system that did not answer stays where it is.
+    async fn read(&mut self, head: &[u64]) -> (Option<Bytes>, bool) {
         let _turn = self.feed.turn.acquire().await;
         let mut writer = PageWriter::new(&self.feed.names, self.places.clone());
         let mut places = self.places.clone();
+        let mut is_whole = true;
         for (system, live) in self.feed.systems.iter().enumerate() {
             if places[system] >= head[system] {
                 continue;
             }
             let query = ReceiptQuery { after: Some(places[system]), before: None, limit: PAGE };
-            let found = live.receipts(query).await?;
+            // The tail finds out when the store is back; until then it is not asked by every listener.
+            let answer = match self.feed.is_missing(system) {
+                true => None,
+                false => live.receipts(query).await.ok(),
+            };
+            let Some(found) = answer else {
+                is_whole = false;
+                continue;
+            };
             found.iter().for_each(|receipt| writer.receipt(system, receipt));
             // If nothing was found, the receipts up to `head` are no longer kept, and are skipped.
             places[system] = found.last().map_or(head[system], |receipt| receipt.id.seq);
         }
         self.places = places;
-        Ok((writer.len() > 0).then(|| writer.finish().bytes))
+        ((writer.len() > 0).then(|| writer.finish().bytes), is_whole)
     }
 
     fn count_dropped(&self) {

@@ -10,6 +10,7 @@ use axum::body::Bytes;
 use lapsed_core::receipt::Receipt;
 
 use super::Places;
+use crate::node::missing::MissingSystem;
 
 /// One receipt of a page.
 struct Told {
@@ -96,6 +97,13 @@ pub fn greeting(names: &[String], places: &[u64]) -> Bytes {
     let id = String::from_utf8_lossy(&id);
     let data = serde_json::json!({ "cursor": id });
     Bytes::from(format!("event: cursor\ndata: {data}\nid: {id}\n\n"))
+}
+
+/// The event that names the systems whose receipts are missing now, because their stores do not
+/// answer; the list is empty when all are back. It has no id, because it moves no place.
+pub fn missing(systems: &[MissingSystem]) -> Bytes {
+    let data = serde_json::json!({ "missing": systems });
+    Bytes::from(format!("event: missing\ndata: {data}\n\n"))
 }
 
 fn write_cursor(out: &mut Vec<u8>, names: &[String], places: &[u64]) {

@@ -12,6 +12,8 @@ pub enum Next {
     Page(u64, Arc<Page>),
     /// Wait: the page of this number does not exist yet.
     Wait(u64),
+    /// Send the places: the listener had none in some system until now.
+    Placed,
     /// Read the store, because it is behind the oldest page. The value is the feed's own position.
     Behind(Places),
 }
@@ -49,6 +51,15 @@ impl Ring {
             self.bytes -= oldest.bytes.len();
             self.first += 1;
         }
+    }
+
+    /// Moves the beginning of the next page in one system, without a page for what is skipped. Drops
+    /// all pages and their numbers, so that every listener is located anew.
+    pub fn jump(&mut self, system: usize, place: u64) {
+        self.head[system] = place;
+        self.first += self.pages.len() as u64 + 1;
+        self.pages.clear();
+        self.bytes = 0;
     }
 
     /// The next page for a listener at `places`; `at` is the number of the page that it expects, if

@@ -1,26 +1,26 @@
-//! The tail of a feed: the task that reads the store for it, for as long as there are listeners.
+//! The tail of a feed in one system: the task that reads its store, for as long as there are
+//! listeners.
 //!
 //! It is woken by reclaims of this process, and polls for receipts of other processes. Receipts
 //! that arrive together are read together, because reading a hundred costs hardly more than reading
 //! one.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use lapsed_core::Result;
-use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::receipt::ReceiptQuery;
 use lapsed_core::schedule::StopSignal;
 use tokio::sync::watch;
 
-use super::page::PageWriter;
-use super::{Feed, Places};
+use super::Feed;
 
 /// How many receipts of one system are read at a time.
 const READ: usize = 1_000;
 
 /// A page is closed when it reaches this size. Besides the socket's buffer, one page is all the
 /// memory that a slow listener can keep from being freed.
-const PAGE_BYTES: usize = 64 << 10;
+pub(super) const PAGE_BYTES: usize = 64 << 10;
 
 /// How long to wait after a wake-up, so that several receipts are read together.
 const LINGER: Duration = Duration::from_millis(10);
@@ -36,22 +36,31 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// many listeners a flood arrives late, instead of slowing down the sweeps.
 const TOLD_PER_SECOND: usize = 1_200_000;
 
-/// Reads until the last listener has left, or until `stop`.
-pub async fn run(feed: Weak<Feed>, mut wakeups: watch::Receiver<()>, stop: StopSignal) {
+/// Reads one system until the last listener has left, or until `stop`.
+pub async fn run(
+    feed: Weak<Feed>,
+    system: usize,
+    mut wakeups: watch::Receiver<()>,
+    stop: StopSignal,
+) {
     while !stop.is_told() {
         wakeups.mark_unchanged();
         let Some(reading) = feed.upgrade() else { return };
-        let listeners = Arc::strong_count(&reading) - 1;
-        let read = read(&reading).await;
-        let look = if reading.is_metered() { LOOK_METERED } else { LOOK };
-        drop(reading);
+        let read = read(&reading, system).await;
+        reading.set_missing(system, read.as_ref().err().map(ToString::to_string));
+        let look = if reading.systems[system].is_metered() { LOOK_METERED } else { LOOK };
         match read {
             Ok(0) => {
+                drop(reading);
                 nap(look, wakeups.changed(), &stop).await;
                 tokio::time::sleep(LINGER).await;
             }
-            Ok(count) => tokio::time::sleep(pace(count, listeners)).await,
+            Ok(count) => {
+                let _turn = reading.pace.lock().await;
+                tokio::time::sleep(pace(count, reading.told.receiver_count())).await;
+            }
             Err(error) => {
+                drop(reading);
                 tracing::debug!(%error, "the event feed waits for the store");
                 nap(PAUSE, std::future::pending::<()>(), &stop).await;
             }
@@ -74,42 +83,38 @@ async fn nap(most: Duration, happens: impl Future, stop: &StopSignal) {
     }
 }
 
-/// Reads new receipts, adds them to the ring, and returns how many there were.
-async fn read(feed: &Feed) -> Result<usize> {
-    let mut count = 0;
-    for system in 0..feed.systems.len() {
-        let head = feed.head();
-        let found = newer(feed, system, &head).await?;
-        count += found.len();
-        tell(feed, system, head, &found);
-    }
-    Ok(count)
-}
-
-async fn newer(feed: &Feed, system: usize, head: &[u64]) -> Result<Vec<Receipt>> {
-    let query = ReceiptQuery { after: Some(head[system]), before: None, limit: READ };
-    feed.systems[system].receipts(query).await
-}
-
-fn tell(feed: &Feed, system: usize, head: Places, found: &[Receipt]) {
-    let mut writer = PageWriter::new(&feed.names, head);
-    for receipt in found {
-        writer.receipt(system, receipt);
-        if writer.len() >= PAGE_BYTES {
-            let page = writer.finish();
-            writer = PageWriter::new(&feed.names, page.after.clone());
-            feed.tell(page);
+/// Reads new receipts of one system, adds them to the ring, and returns how many there were.
+async fn read(feed: &Feed, system: usize) -> Result<usize> {
+    let head = match feed.head(system) {
+        Some(head) => head,
+        None => {
+            let start = find_start(feed, system).await?;
+            feed.place(system, start);
+            start
         }
-    }
-    if writer.len() > 0 {
-        feed.tell(writer.finish());
-    }
+    };
+    let query = ReceiptQuery { after: Some(head), before: None, limit: READ };
+    let found = feed.systems[system].receipts(query).await?;
+    feed.tell(system, &found);
+    Ok(found.len())
 }
 
-impl Feed {
-    /// Whether reading one of the stores costs money per request.
-    fn is_metered(&self) -> bool {
-        self.systems.iter().any(|live| live.is_metered())
+/// The newest receipt that was written before the feed began, by the store's clock.
+async fn find_start(feed: &Feed, system: usize) -> Result<u64> {
+    let live = &feed.systems[system];
+    let now_ms = live.store_info().await?.now_ms;
+    let began_ms = now_ms.saturating_sub(feed.began.elapsed().as_millis() as u64 + 1);
+    let mut query = ReceiptQuery { limit: READ, ..ReceiptQuery::default() };
+    loop {
+        let page = live.receipts(query.clone()).await?;
+        if let Some(earlier) = page.iter().find(|receipt| receipt.at_ms < began_ms) {
+            return Ok(earlier.id.seq);
+        }
+        let oldest = page.last().map(|receipt| receipt.id.seq).or(query.before);
+        if page.len() < READ {
+            return Ok(oldest.map_or(0, |seq| seq.saturating_sub(1)));
+        }
+        query.before = oldest;
     }
 }
 

@@ -13,9 +13,12 @@ use lapsed_core::clock::Clock;
 use serde_json::json;
 use subtle::ConditionallySelectable;
 
+use super::jwt::{JwtVerifier, is_jwt};
 use super::limit::{FailureTable, TokenBucket};
 use super::problem::Problem;
 use super::{Shared, browser};
+use crate::config::bearer_limits::BearerLimits;
+use crate::config::jwt::JwtConfig;
 use crate::config::secret::TOKEN_BYTES_MAX;
 use crate::config::server::ServerConfig;
 use crate::config::token::{Digest, LOCAL, Scope, Scopes, TokenConfig};
@@ -28,12 +31,51 @@ pub struct Gate {
     local: Option<TokenBucket>,
     doors: FailureTable,
     clock: Arc<dyn Clock>,
+    jwt: Option<Arc<JwtVerifier>>,
 }
 
 /// One configured token and its rate limit.
 struct Known {
-    token: Arc<TokenConfig>,
+    digest: Digest,
+    guessable: bool,
+    bearer: Arc<Bearer>,
     bucket: Option<TokenBucket>,
+}
+
+/// Who sent a request, and what they may do.
+#[derive(Debug)]
+pub struct Bearer {
+    /// The name that the audit shows: that of a token, or `jwt:` and the owner of a JWT.
+    pub name: String,
+    pub scopes: Scopes,
+    /// When the token expires, in milliseconds of the wall clock; `None`: never.
+    pub expires_ms: Option<u64>,
+    /// What the bearer is limited to; `None`: nothing.
+    pub limits: Option<Arc<BearerLimits>>,
+}
+
+/// The bearer of an admitted request.
+#[derive(Debug)]
+pub enum Admitted<'a> {
+    /// Nothing restricts who may do what, and the request comes from this machine.
+    Open,
+    Known(&'a Arc<Bearer>),
+    Jwt(Arc<Bearer>),
+}
+
+impl Admitted<'_> {
+    pub fn bearer(&self) -> Option<&Arc<Bearer>> {
+        match self {
+            Admitted::Open => None,
+            Admitted::Known(bearer) => Some(bearer),
+            Admitted::Jwt(bearer) => Some(bearer),
+        }
+    }
+
+    /// What the bearer is limited to; `None`: nothing.
+    pub fn limits(&self) -> Option<&Arc<BearerLimits>> {
+        self.bearer()?.limits.as_ref()
+    }
 }
 
 impl Gate {
@@ -41,14 +83,27 @@ impl Gate {
     pub fn new(server: &ServerConfig, clock: Arc<dyn Clock>) -> Gate {
         let known = |token: &TokenConfig| Known {
             bucket: token.rate_limit.map(TokenBucket::new),
-            token: Arc::new(token.clone()),
+            digest: token.digest,
+            guessable: token.guessable,
+            bearer: Arc::new(Bearer {
+                name: token.name.clone(),
+                scopes: token.scopes,
+                expires_ms: token.expires_ms,
+                limits: token.limits.clone(),
+            }),
         };
         Gate {
             known: server.tokens.iter().map(known).collect(),
             local: server.rate_limit.map(TokenBucket::new),
             doors: FailureTable::new(),
             clock,
+            jwt: server.jwt.as_ref().map(JwtVerifier::new),
         }
+    }
+
+    /// What checks JWTs, if they are configured.
+    pub fn jwt(&self) -> Option<&Arc<JwtVerifier>> {
+        self.jwt.as_ref()
     }
 
     /// The index in the table of failures under which wrong tokens from `address` are counted.
@@ -65,44 +120,73 @@ impl Gate {
         let given = Digest::of(shown);
         let mut found = 0_u32;
         for (place, known) in (1..).zip(&self.known) {
-            found.conditional_assign(&place, known.token.digest.same(&given));
+            found.conditional_assign(&place, known.digest.same(&given));
         }
         found.checked_sub(1).map(|place| place as usize)
     }
 
-    /// Admits a request from the address at index `place`, or answers why it is refused. Returns
-    /// `None` if no tokens are configured and the request comes from this machine.
+    /// Admits a request from the address at index `place`, or answers why it is refused.
     pub fn check(
         &self,
         needed: Scope,
         headers: &HeaderMap,
         place: usize,
-    ) -> Result<Option<&Arc<TokenConfig>>, Problem> {
-        if self.known.is_empty() {
+    ) -> Result<Admitted<'_>, Problem> {
+        if self.known.is_empty() && self.jwt.is_none() {
             browser::check(headers)?;
             self.count(&self.local)?;
-            return Ok(None);
+            return Ok(Admitted::Open);
         }
-        let Known { token, bucket } = self.recognise(bearer(headers)?, place)?;
-        if token.expires_ms.is_some() && token.is_expired(self.clock.wall_ms()) {
-            return Err(expired(token));
+        let shown = bearer(headers)?;
+        let Some(known) = self.recognise(shown, place)? else {
+            let bearer = self.check_jwt(shown, place)?;
+            demand(bearer.scopes, needed)?;
+            return Ok(Admitted::Jwt(bearer));
+        };
+        let bearer = &known.bearer;
+        if bearer.expires_ms.is_some_and(|end| self.clock.wall_ms() >= end) {
+            return Err(expired(bearer));
         }
-        self.count(bucket)?;
-        demand(token.scopes, needed)?;
-        Ok(Some(token))
+        self.count(&known.bucket)?;
+        demand(bearer.scopes, needed)?;
+        Ok(Admitted::Known(bearer))
     }
 
-    fn recognise(&self, shown: &str, place: usize) -> Result<&Known, Problem> {
-        let door = self.doors.at(place);
-        let Some(found) = self.find(shown) else {
-            door.fail(self.clock.mono()).map_err(wrong_too_often)?;
-            return Err(unauthorized("the token is not known".to_owned()));
+    /// Checks a token that is none of the configured ones as a JWT, and counts the request of its
+    /// owner.
+    fn check_jwt(&self, shown: &str, place: usize) -> Result<Arc<Bearer>, Problem> {
+        let fail = |why: &str| {
+            let now = self.clock.mono();
+            self.doors.at(place).fail(now).map_err(wrong_too_often)?;
+            Err(unauthorized(why.to_owned()))
         };
+        let Some(jwt) = self.jwt.as_ref().filter(|_| is_jwt(shown)) else {
+            return fail("the token is not known");
+        };
+        let verified = match jwt.verify(shown, self.clock.wall_ms()) {
+            Ok(verified) => verified,
+            Err(why) => return fail(why),
+        };
+        let name = format!("jwt:{}", verified.owner);
+        jwt.count(&verified.owner, self.clock.mono()).map_err(|wait| {
+            let often = "asks more often than `rate_limit` in [server.jwt] allows";
+            throttled(&format!("`{name}` {often}; send several at a time, or ask less often"), wait)
+        })?;
+        let JwtConfig { scopes, limits, .. } = jwt.config();
+        let limits = Some(Arc::new(limits.only(verified.owner)));
+        let expires_ms = Some(verified.expires_ms);
+        Ok(Arc::new(Bearer { name, scopes: *scopes, expires_ms, limits }))
+    }
+
+    /// The configured token that was shown; `None` if it is none of them.
+    fn recognise(&self, shown: &str, place: usize) -> Result<Option<&Known>, Problem> {
+        let Some(found) = self.find(shown) else { return Ok(None) };
         let known = &self.known[found];
-        if known.token.guessable {
+        if known.guessable {
+            let door = self.doors.at(place);
             door.pass(found, || self.clock.mono()).map_err(wrong_too_often)?;
         }
-        Ok(known)
+        Ok(Some(known))
     }
 
     fn count(&self, bucket: &Option<TokenBucket>) -> Result<(), Problem> {
@@ -146,7 +230,7 @@ fn unauthorized(detail: String) -> Problem {
         .header(header::WWW_AUTHENTICATE, "Bearer realm=\"lapsed\"")
 }
 
-fn expired(token: &TokenConfig) -> Problem {
+fn expired(token: &Bearer) -> Problem {
     let end = token.expires_ms.map(moment).unwrap_or_default();
     let detail = format!(
         "the token `{}` expired on {end}; make another with `lapsed token new` and put it into \
@@ -178,8 +262,8 @@ fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
 /// The client that sent a request, for the routes that check or record it.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// The token that the request showed; `None` if no tokens are configured.
-    token: Option<Arc<TokenConfig>>,
+    /// Whose token the request showed; `None` if nothing is configured.
+    token: Option<Arc<Bearer>>,
     /// The client's address, as the connection reports it.
     peer: SocketAddr,
     /// The request's `x-request-id`, if it has one.
@@ -191,7 +275,7 @@ const REQUEST_ID_MAX: usize = 128;
 
 impl Caller {
     /// The client at `peer` that showed `token`.
-    pub fn new(token: Option<&Arc<TokenConfig>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
+    pub fn new(token: Option<&Arc<Bearer>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
         let request = headers.get("x-request-id").and_then(|value| value.to_str().ok());
         let request = request.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_MAX);
         Caller { token: token.cloned(), peer, request: request.map(str::to_owned) }
@@ -221,6 +305,11 @@ impl Caller {
     /// The scopes of the client's token; all scopes if no tokens are configured.
     pub fn scopes(&self) -> Scopes {
         self.token.as_ref().map_or(Scopes::ALL, |token| token.scopes)
+    }
+
+    /// What the client is limited to; `None`: nothing.
+    pub fn limits(&self) -> Option<&BearerLimits> {
+        self.token.as_ref()?.limits.as_deref()
     }
 
     /// Refuses the request with a problem unless the client has `scope`.

@@ -1,7 +1,5 @@
 //! `/v1/brakes`: shows and sets the operator's setting of a system's brake.
 
-use std::time::Duration;
-
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,7 +10,6 @@ use super::Shared;
 use super::auth::Caller;
 use super::extract::{Json, JsonAnswer, Path};
 use super::problem::Problem;
-use crate::config::units::SPAN_MAX;
 use crate::node::BrakeOrder;
 use crate::node::shapes::BrakeStatus;
 
@@ -28,34 +25,33 @@ pub enum Word {
     Auto,
     /// The brake holds: nothing is reclaimed.
     Hold,
-    /// The brake is released: everything that is dead is reclaimed.
-    Release,
+    /// The next pass reclaims everything that is dead, whatever the brake would decide. The pass that
+    /// begins first, in whichever process, uses the override up; the setting is `auto` from then on.
+    Override,
 }
 
-/// A new setting of the brake, and how long it lasts.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
+/// A new setting of the brake.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BrakeBody {
-    /// The new setting: `auto`, `hold` or `release`.
+    /// The new setting: `auto`, `hold` or `override`.
     pub setting: Word,
-    /// How long a release lasts, in milliseconds. Default: the longer of ten minutes and one
-    /// threshold.
+    /// Why the brake is overridden: one line of at most 300 characters, kept in the audit log.
+    /// Required with `override`, and only allowed with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub for_ms: Option<u64>,
+    pub reason: Option<String>,
 }
 
 impl BrakeBody {
     fn order(self) -> Result<BrakeOrder, Problem> {
-        match (self.setting, self.for_ms.map(Duration::from_millis)) {
+        match (self.setting, self.reason) {
             (Word::Auto, None) => Ok(BrakeOrder::Auto),
             (Word::Hold, None) => Ok(BrakeOrder::Hold),
             (Word::Auto | Word::Hold, Some(_)) => {
-                Err(Problem::invalid("`for_ms` goes with `release` only"))
+                Err(Problem::invalid("`reason` goes with `override` only"))
             }
-            (Word::Release, Some(span)) if span.is_zero() || span > SPAN_MAX => {
-                Err(Problem::invalid("`for_ms` must be above 0, and at most ten years"))
-            }
-            (Word::Release, span) => Ok(BrakeOrder::Release(span)),
+            (Word::Override, None) => Err(Problem::invalid("`override` needs a `reason`")),
+            (Word::Override, Some(reason)) => Ok(BrakeOrder::Override { reason }),
         }
     }
 }
@@ -70,7 +66,7 @@ async fn get(
     Ok(JsonAnswer(app.live(&kind, &name)?.brake_status().await?))
 }
 
-/// Sets a system's brake: hold it, release it, or let it decide on its own again.
+/// Sets a system's brake: hold it, let one pass through, or let it decide on its own again.
 #[utoipa::path(put, path = "/v1/brakes/{kind}/{name}", tag = "brakes",
     request_body = BrakeBody,
     responses((status = 200, body = BrakeStatus)))]

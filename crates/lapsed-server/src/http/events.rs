@@ -16,12 +16,13 @@ use utoipa_axum::routes;
 use super::Shared;
 use super::extract::Query;
 use super::problem::Problem;
+use super::route_rules::slow;
 use crate::feed::ListenerSlot;
 use crate::node::page::ReceiptCursor;
 use crate::write_timeout::WasCut;
 
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(events))
+    OpenApiRouter::new().routes(slow(routes!(events)))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -36,7 +37,8 @@ struct EventsQuery {
 }
 
 /// Streams receipts as they are written. The first event, `cursor`, says where the stream begins;
-/// each further event is a `receipt`. The `id` of an event is the cursor with which a client
+/// each further event is a `receipt`. An event `missing` names the systems whose stores do not answer
+/// at present; its list is empty when all are back. The `id` of an event is the cursor with which a client
 /// resumes after it. A client that does not read what is sent is disconnected, and can resume with
 /// its cursor.
 #[utoipa::path(get, path = "/v1/events", tag = "receipts", params(EventsQuery),

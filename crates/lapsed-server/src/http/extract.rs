@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 
-use axum::body::{Bytes, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -52,7 +52,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
 
     async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
         check_type(request.headers())?;
-        let bytes = read(request, app).await?;
+        let bytes = read(request.into_body(), app).await?;
         parse(&bytes).map(Json)
     }
 }
@@ -62,7 +62,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for MaybeJson<T> {
 
     async fn from_request(request: Request, app: &Shared) -> Result<Self, Problem> {
         let typed = check_type(request.headers());
-        let bytes = read(request, app).await?;
+        let bytes = read(request.into_body(), app).await?;
         if bytes.is_empty() {
             return Ok(MaybeJson(None));
         }
@@ -71,9 +71,9 @@ impl<T: DeserializeOwned> FromRequest<Shared> for MaybeJson<T> {
     }
 }
 
-/// Reads the whole body; takes at most [`BODY_WITHIN`].
-async fn read(request: Request, app: &Shared) -> Result<Bytes, Problem> {
-    let read = tokio::time::timeout(BODY_WITHIN, read_whole(request, app)).await;
+/// Reads the whole body; takes at most `BODY_WITHIN`.
+pub async fn read(body: Body, app: &Shared) -> Result<Bytes, Problem> {
+    let read = tokio::time::timeout(BODY_WITHIN, read_whole(body, app)).await;
     read.unwrap_or_else(|_| {
         let seconds = BODY_WITHIN.as_secs();
         let detail = format!("the body was not there after {seconds} s; nothing was done");
@@ -84,8 +84,7 @@ async fn read(request: Request, app: &Shared) -> Result<Bytes, Problem> {
 
 /// Reads the whole body, and refuses one that is larger than the configured limit. Most bodies
 /// arrive in one piece, which is not copied.
-async fn read_whole(request: Request, app: &Shared) -> Result<Bytes, Problem> {
-    let mut body = request.into_body();
+async fn read_whole(mut body: Body, app: &Shared) -> Result<Bytes, Problem> {
     let mut whole = Bytes::new();
     let mut pieces: Vec<u8> = Vec::new();
     let announced = body.size_hint().lower();
@@ -140,7 +139,7 @@ fn is_json(given: &str) -> bool {
 /// The most digits of a number: no integer type that a request contains has more.
 const DIGITS_MAX: usize = 20;
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // serde would also read a JSON array as a struct, by the order of the fields. Only objects are
     // accepted.
     if bytes.trim_ascii_start().starts_with(b"[") {

@@ -11,7 +11,7 @@ use super::Shared;
 use super::extract::{JsonAnswer, Path};
 use super::problem::Problem;
 use crate::node::status_history::HistoryResponse;
-use crate::node::store_monitor::{StoreHealth, StoreMonitor};
+use crate::node::store_monitor::StoreHealth;
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(routes!(histories)).routes(routes!(history)).routes(routes!(stores))
@@ -36,9 +36,9 @@ struct Stores {
 #[utoipa::path(get, path = "/v1/history", tag = "sweeps",
     responses((status = 200, body = Histories)))]
 async fn histories(State(app): State<Shared>) -> JsonAnswer<Histories> {
-    let chronicle = app.node.journal().chronicle();
+    let history = app.node.journal().status_history();
     let systems = app.node.systems().iter();
-    JsonAnswer(Histories { systems: systems.map(|live| chronicle.history(live.id())).collect() })
+    JsonAnswer(Histories { systems: systems.map(|live| history.history(live.id())).collect() })
 }
 
 /// Shows what one system did lately in this process.
@@ -49,7 +49,7 @@ async fn history(
     Path((kind, name)): Path<(String, String)>,
 ) -> Result<JsonAnswer<HistoryResponse>, Problem> {
     let live = app.live(&kind, &name)?;
-    Ok(JsonAnswer(app.node.journal().chronicle().history(live.id())))
+    Ok(JsonAnswer(app.node.journal().status_history().history(live.id())))
 }
 
 /// Shows the health of the stores: whether each one answers, how fast, and how far its clock is
@@ -58,6 +58,6 @@ async fn history(
 #[utoipa::path(get, path = "/v1/stores", tag = "service",
     responses((status = 200, body = Stores)))]
 async fn stores(State(app): State<Shared>) -> JsonAnswer<Stores> {
-    let taken = app.node.pulses().iter().map(StoreMonitor::take);
+    let taken = app.node.store_monitors().iter().map(|monitor| monitor.take());
     JsonAnswer(Stores { stores: futures::future::join_all(taken).await })
 }

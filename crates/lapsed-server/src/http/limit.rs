@@ -63,6 +63,11 @@ impl TokenBucket {
         }
     }
 
+    /// Whether something was taken that is not available again yet.
+    pub fn is_used(&self, now: Duration) -> bool {
+        self.used_until_ns.load(Ordering::Relaxed) > now.as_nanos() as u64
+    }
+
     fn wait(&self, used: u64, now: u64) -> Duration {
         let next = used.max(now) + self.step_ns - now;
         Duration::from_nanos(next.saturating_sub(self.room_ns))

@@ -91,6 +91,9 @@ impl From<Error> for Problem {
             Error::Throttled { .. } => (StatusCode::TOO_MANY_REQUESTS, "Ask less often"),
             Error::Lost(_) => (StatusCode::CONFLICT, "You no longer hold it"),
             Error::Invalid(_) => return Problem::invalid(detail),
+            Error::KeyReused { .. } => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "The key belongs to another request")
+            }
             Error::Corrupt { .. } => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "The store cannot be read")
             }
@@ -114,12 +117,20 @@ impl From<Error> for Problem {
     }
 }
 
+/// Marks an answer whose cause was reported as the outage of a store, so that it need not be logged
+/// once more for each request.
+#[derive(Clone, Copy, Debug)]
+pub struct CountedAsOutage;
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let body = serde_json::to_string(&self.0).unwrap_or_default() + "\n";
         let kind = HeaderValue::from_static("application/problem+json");
         let mut response = (self.0.status, [(header::CONTENT_TYPE, kind)], body).into_response();
         response.headers_mut().extend(self.0.headers);
+        if ["unavailable", "not_ready"].contains(&self.0.kind) {
+            response.extensions_mut().insert(CountedAsOutage);
+        }
         response
     }
 }

@@ -12,12 +12,17 @@ use super::Shared;
 use super::auth::Caller;
 use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
+use super::route_rules::{OwnerRule, for_owner, slow, with_scope};
 use crate::config::token::Scope;
 use crate::node::ReconcileOrder;
 use crate::node::shapes::{Estimate, Reconciliation};
 
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(reconcile, estimate))
+    // A dry run needs `read` only. The body says whether it is one, so the handler demands the higher scope.
+    let reconcile =
+        for_owner(OwnerRule::Refused, slow(with_scope(Scope::Read, routes!(reconcile))));
+    // The estimate counts all entries, which may take long.
+    OpenApiRouter::new().routes(slow(routes!(estimate))).routes(reconcile)
 }
 
 /// Estimates the cost of a reconciliation: about how many requests it takes, on stores where every

@@ -1,4 +1,6 @@
 //! The request log: requests that were answered with a 5xx status and, with `-vv`, all requests.
+//! Requests that failed because a store is away are among the latter: the outage is logged once, with
+//! the number of failed calls.
 //!
 //! Each logged request has an id, either the client's own (`x-request-id`) or a new one. The answer
 //! repeats the id if the request was logged or the client sent one.
@@ -9,6 +11,8 @@ use std::time::Instant;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, Uri};
 use axum::response::Response;
+
+use super::problem::CountedAsOutage;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -43,7 +47,11 @@ impl RequestLog {
         let request_id = id.to_str().unwrap_or_default();
         let (method, path, status) = (&self.method, self.uri.path(), status.as_u16());
         let took_ms = self.began.elapsed().as_millis() as u64;
+        let counted = answer.extensions().get::<CountedAsOutage>().is_some();
         match failed {
+            true if counted => {
+                tracing::debug!(request_id, %method, path, status, took_ms, "request failed")
+            }
             true => tracing::warn!(request_id, %method, path, status, took_ms, "request failed"),
             false => tracing::debug!(request_id, %method, path, status, took_ms, "request"),
         }

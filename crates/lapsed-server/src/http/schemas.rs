@@ -36,7 +36,7 @@ pub struct ProblemSchema {
 }
 
 /// One job. A job in flight has `owner`, `incarnation`, `token`, `since_ms`, `due_ms` and `ended`;
-/// a dead letter has `why`, `at_ms` and sometimes `error`.
+/// a dead letter has `why`, `at_ms` and sometimes `error` or `kept_in`.
 // The core's type flattens an enum; a derived schema would not list the members of its variants as
 // members of the job.
 #[derive(Serialize, ToSchema)]
@@ -63,6 +63,8 @@ pub struct JobSchema {
     why: Option<String>,
     at_ms: Option<u64>,
     error: Option<String>,
+    /// Where the dead letter is kept, in words, if the application keeps it itself.
+    kept_in: Option<String>,
     now_ms: u64,
 }
 

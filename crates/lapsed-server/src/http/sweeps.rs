@@ -12,12 +12,16 @@ use utoipa_axum::routes;
 use super::auth::Caller;
 use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
+use super::route_rules::{OwnerRule, for_owner, slow, with_scope};
 use super::{Shared, schemas};
 use crate::config::token::Scope;
 use crate::node::shapes::{Sweeps, SystemStatus};
 
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(all)).routes(routes!(one, pass)).routes(routes!(explain))
+    // A dry run needs `read` only. The body says whether it is one, so the handler demands the higher scope.
+    let pass = for_owner(OwnerRule::Refused, slow(with_scope(Scope::Read, routes!(pass))));
+    let shown = OpenApiRouter::new().routes(routes!(all)).routes(routes!(one));
+    shown.routes(pass).routes(routes!(explain))
 }
 
 /// The options of a pass.
@@ -35,11 +39,9 @@ struct PassOptions {
 #[utoipa::path(get, path = "/v1/sweeps", tag = "sweeps",
     responses((status = 200, body = Sweeps)))]
 async fn all(State(app): State<Shared>) -> JsonAnswer<Sweeps> {
-    let mut systems = Vec::new();
-    for live in app.node.systems() {
-        systems.push(live.status().await);
-    }
-    JsonAnswer(Sweeps { systems })
+    // At the same time, so that a store that hangs does not delay the others beyond one time limit.
+    let all = app.node.systems().iter().map(|live| live.status());
+    JsonAnswer(Sweeps { systems: futures::future::join_all(all).await })
 }
 
 /// Shows the status of one system.

@@ -9,6 +9,7 @@ use utoipa_axum::routes;
 use super::Shared;
 use super::auth::Caller;
 use super::extract::JsonAnswer;
+use crate::config::bearer_limits::BearerLimits;
 use crate::config::token::Scope;
 
 pub fn routes() -> OpenApiRouter<Shared> {
@@ -25,6 +26,15 @@ struct Whoami {
     scopes: Vec<Scope>,
     /// When the token expires, in milliseconds since 1970; absent if it does not.
     expires_ms: Option<u64>,
+    /// The systems that the token is limited to, as patterns of `KIND/NAME`; absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    systems: Option<Vec<String>>,
+    /// The operations that the token is limited to; absent: all that its scopes allow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operations: Option<Vec<String>>,
+    /// The owners as which the token may act, as patterns; absent: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owners: Option<Vec<String>>,
     /// True if no tokens are configured: everybody who can reach the daemon may do everything.
     open: bool,
 }
@@ -33,10 +43,14 @@ struct Whoami {
 #[utoipa::path(get, path = "/v1/whoami", tag = "service",
     responses((status = 200, body = Whoami)))]
 async fn whoami(caller: Caller) -> JsonAnswer<Whoami> {
+    let limits = caller.limits();
     JsonAnswer(Whoami {
         name: caller.name().map(str::to_owned),
         scopes: caller.scopes().list(),
         expires_ms: caller.expires_ms(),
+        systems: limits.and_then(|limits| limits.systems().map(<[String]>::to_vec)),
+        operations: limits.and_then(|limits| limits.operations().map(<[String]>::to_vec)),
+        owners: limits.and_then(BearerLimits::owners),
         open: caller.name().is_none(),
     })
 }

@@ -33,7 +33,7 @@ impl StandingSeries {
         let started = ConstGauge::new(started_ms as f64 / 1e3);
         let help = "When the process began, in seconds since 1970";
         to.register("process_start_time_seconds", help, started);
-        let help = "Whether the operator holds the brake, or has released it, as the last pass saw";
+        let help = "Whether the operator holds the brake, or has overridden it for one pass, as the last pass saw";
         to.register("lapsed_brake_by_hand", help, self.by_hand.clone());
         let help = "In leader mode: whether this process leads";
         to.register("lapsed_leads", help, self.leads.clone());
@@ -45,9 +45,9 @@ impl StandingSeries {
 
     /// Sets the gauge of the operator's setting of the brake.
     pub fn brake(&self, of: &OfSystem, setting: BrakeSetting) {
-        let (held, released) =
-            (setting == BrakeSetting::Hold, matches!(setting, BrakeSetting::Release { .. }));
-        for (name, is_set) in [("hold", held), ("release", released)] {
+        let (held, overridden) =
+            (setting == BrakeSetting::Hold, matches!(setting, BrakeSetting::Override { .. }));
+        for (name, is_set) in [("hold", held), ("override", overridden)] {
             self.by_hand.get_or_create(&of.by_setting(name)).set(i64::from(is_set));
         }
     }

@@ -9,12 +9,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use futures::future::join_all;
 use lapsed_core::notes::{Note, NoteQuery};
 use lapsed_core::{Error, Name, Result, SystemId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::live::LiveSystem;
+use super::missing::{self, MissingSystem};
 use super::page::ReceiptCursor;
 
 /// The most entries in one page.
@@ -34,7 +36,7 @@ pub struct AuditAction {
     pub who: String,
     /// The client's address, if the action was requested over HTTP.
     pub from: Option<String>,
-    /// The action: `brake release`, `sweep`, `restore`, ...
+    /// The action: `brake hold`, `sweep`, `restore`, ...
     pub what: String,
     /// What the action is applied to: a system, a receipt or a job.
     pub target: String,
@@ -69,7 +71,7 @@ pub struct AuditEntry {
     pub who: String,
     /// The client's address, if the action was requested over HTTP.
     pub from: Option<String>,
-    /// What was done: `brake release`, `sweep`, `restore`, ...
+    /// What was done: `brake hold`, `sweep`, `restore`, ...
     pub what: String,
     /// What the action is applied to: a system, a receipt or a job.
     pub target: String,
@@ -87,6 +89,10 @@ pub struct AuditPage {
     pub entries: Vec<AuditEntry>,
     /// The cursor of the next page; absent if there are no older entries.
     pub next: Option<String>,
+    /// The systems whose entries are not on the page, because their stores do not answer. `next`
+    /// keeps the place of these systems.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingSystem>,
 }
 
 impl LiveSystem {
@@ -140,26 +146,37 @@ fn text(written: &Written) -> String {
     serde_json::to_string(written).expect("an action is plain data")
 }
 
-/// One page of the audit of `systems`, newest first.
+/// One page of the audit of `systems`, newest first. An error only if none of their stores answers.
 pub async fn read(
     systems: &[Arc<LiveSystem>],
     before: Option<&ReceiptCursor>,
     limit: usize,
 ) -> Result<AuditPage> {
     let limit = limit.clamp(1, AUDIT_PAGE_MAX);
+    let place = |system: &str| before.and_then(|cursor| cursor.get(system));
+    let reads = systems.iter().map(|live| async move {
+        let from = place(&live.id().to_string());
+        let notes = live.notes(&book(), NoteQuery { before: from, limit: limit + 1 }).await?;
+        Ok((live.id(), notes))
+    });
+    let (found, missing) = missing::split(systems, join_all(reads).await)?;
     let mut cursor = ReceiptCursor::default();
     let mut all = Vec::new();
     let mut more = false;
-    for live in systems {
-        let system = live.id().to_string();
-        let from = before.and_then(|cursor| cursor.get(&system));
-        let notes = live.notes(&book(), NoteQuery { before: from, limit: limit + 1 }).await?;
+    for (id, notes) in found {
+        let system = id.to_string();
         // If nothing of this system is on the page, reading resumes above its newest note.
-        if let Some(start) = from.or(notes.first().map(|newest| newest.seq.saturating_add(1))) {
+        let newest = notes.first().map(|newest| newest.seq.saturating_add(1));
+        if let Some(start) = place(&system).or(newest) {
             cursor.set(&system, start);
         }
         more |= notes.len() > limit;
-        all.extend(entries(live.id(), notes));
+        all.extend(entries(id, notes));
+    }
+    for MissingSystem { system, .. } in &missing {
+        if let Some(start) = place(system) {
+            cursor.set(system, start);
+        }
     }
     all.sort_by_key(|entry: &AuditEntry| std::cmp::Reverse((entry.at_ms, entry.seq)));
     more |= all.len() > limit;
@@ -167,7 +184,7 @@ pub async fn read(
     for entry in &all {
         cursor.set(&format!("{}/{}", entry.kind, entry.system), entry.seq);
     }
-    Ok(AuditPage { entries: all, next: more.then(|| cursor.to_string()) })
+    Ok(AuditPage { entries: all, next: more.then(|| cursor.to_string()), missing })
 }
 
 /// The entries that the notes hold. Notes that another note replaces, and notes that cannot be

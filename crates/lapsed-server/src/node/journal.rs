@@ -2,7 +2,8 @@
 //! log, wakes the readers that follow the receipts, and forwards it to the next observer (the
 //! metrics).
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapsed_core::clock::Clock;
@@ -13,17 +14,26 @@ use lapsed_core::{Error, SystemId};
 use tokio::sync::watch;
 
 use super::status_history::StatusHistory;
+use super::store_outages::StoreOutages;
 
 pub struct Journal {
     next: Arc<dyn Observer>,
     history: StatusHistory,
+    outages: Arc<StoreOutages>,
     wake: watch::Sender<()>,
+    /// How many entries of each system were reclaimed since its last pass ended.
+    logged: Mutex<HashMap<SystemId, u64>>,
 }
+
+/// The most reclaims of one pass that have a line each in the log; the others are counted in one line.
+const LOGGED_MAX: u64 = 100;
 
 impl Journal {
     /// A journal that forwards every event to `next`.
     pub fn new(next: Arc<dyn Observer>, clock: Arc<dyn Clock>) -> Self {
-        Journal { next, history: StatusHistory::new(clock), wake: watch::Sender::new(()) }
+        let outages = Arc::new(StoreOutages::new(clock.clone()));
+        let (history, wake) = (StatusHistory::new(clock), watch::Sender::new(()));
+        Journal { next, history, outages, wake, logged: Mutex::default() }
     }
 
     /// The report of the last pass of a system in this process, if there was one.
@@ -31,8 +41,13 @@ impl Journal {
         self.history.last_pass(system)
     }
 
+    /// The stores that do not answer, and how many calls have failed.
+    pub fn outages(&self) -> &Arc<StoreOutages> {
+        &self.outages
+    }
+
     /// The recent history of each system.
-    pub fn chronicle(&self) -> &StatusHistory {
+    pub fn status_history(&self) -> &StatusHistory {
         &self.history
     }
 
@@ -43,9 +58,39 @@ impl Journal {
     }
 }
 
+impl Journal {
+    fn log_reclaim(&self, receipt: &Receipt) {
+        let system = &receipt.id.system;
+        let number = {
+            let mut logged = self.logged.lock().expect("no holder of this lock panics");
+            let number = logged.entry(system.clone()).or_default();
+            *number += 1;
+            *number
+        };
+        if number > LOGGED_MAX {
+            return;
+        }
+        let Receipt { id, key, owner, reason, .. } = receipt;
+        let (kind, system, late_ms) = (system.kind, &system.name, receipt.evidence.late_ms);
+        tracing::info!(%kind, %system, key = key.as_str(), owner = owner.as_str(), %reason, late_ms, receipt = %id, "reclaimed");
+    }
+
+    /// Ends the lines of one pass.
+    fn log_rest(&self, report: &PassReport) {
+        let PassReport { kind, system, .. } = report;
+        let Ok(id) = SystemId::new(*kind, system) else { return };
+        let logged = self.logged.lock().expect("no holder of this lock panics").remove(&id);
+        let more = logged.unwrap_or(0).saturating_sub(LOGGED_MAX);
+        if more > 0 {
+            tracing::info!(%kind, %system, more, "reclaimed more, which have no line of their own; `lapsed receipts` lists them");
+        }
+    }
+}
+
 impl Observer for Journal {
     fn reclaimed(&self, receipt: &Receipt) {
         self.next.reclaimed(receipt);
+        self.log_reclaim(receipt);
         self.history.reclaimed(&receipt.id.system, receipt.reason, receipt.evidence.late_ms);
         self.wake.send_replace(());
     }
@@ -62,7 +107,10 @@ impl Observer for Journal {
 
     fn passed(&self, report: &PassReport) {
         self.next.passed(report);
-        log_pass(report);
+        if !report.dry_run {
+            self.log_rest(report);
+        }
+        log_pass(report, self.outages.is_open(&report.system, &report.kind));
         if report.dry_run {
             return;
         }
@@ -77,7 +125,7 @@ impl Observer for Journal {
 
     fn store_error(&self, system: &SystemId, error: &Error) {
         self.next.store_error(system, error);
-        tracing::warn!(%system, %error, "store call failed");
+        self.outages.call_failed(system, error);
     }
 
     fn healed(&self, system: &SystemId, page: &Reconciled, act: PassMode) {
@@ -94,10 +142,14 @@ impl Observer for Journal {
     }
 }
 
-fn log_pass(report: &PassReport) {
+/// `counted`: the failure of the pass is counted among those of a store that does not answer.
+fn log_pass(report: &PassReport, counted: bool) {
     let PassReport { system, kind, examined, suspects, reclaimed, stopped, took_ms, .. } = report;
     let detail = report.detail.as_deref().unwrap_or("");
     match stopped {
+        Stopped::Error if counted => {
+            tracing::debug!(%kind, %system, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass failed");
+        }
         Stopped::Error => {
             tracing::warn!(%kind, %system, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass failed");
         }

@@ -8,27 +8,29 @@ use lapsed::assembly::Assembly;
 use lapsed_core::clock::{Clock, call_within};
 use lapsed_core::leader::Campaign;
 use lapsed_core::receipt::{Observer, Reason, Receipt, ReceiptQuery};
+use lapsed_core::reconcile::ResumableReconcile;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::{Brake, BrakeSetting, BrakeVerdict};
+use lapsed_core::sweep::brake::{Brake, BrakeRecord, BrakeSetting, BrakeVerdict};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped, Sweep, Sweeper};
 use lapsed_core::system::{Explanation, OwnerService, Restored, System};
+use lapsed_core::upkeep::ActivitySigns;
 use lapsed_core::{Error, Result, SystemId};
 
 use super::journal::Journal;
 use super::plan::{BuildContext, LiveHooks, SystemPlan};
 use super::reconcile::{Reconciler, ReconcilerParts};
 use super::shapes::{BrakeStatus, Lag, SystemStatus, named};
-use crate::config::common::SystemSettings;
+use crate::config::common::{AdoptStart, SystemSettings};
 use crate::config::origin::Show;
 use crate::stores::OpenStore;
 
 /// How many of the newest receipts the lag in the status is computed from.
 const LAG_SAMPLES: usize = 1_000;
 
-/// The shortest default duration of a brake's release.
-const RELEASE_MIN: Duration = Duration::from_secs(600);
+/// The longest reason of an override, in characters.
+const REASON_MAX: usize = 300;
 
 /// The most entries that a report of a pass may list.
 pub const LIST_MAX: usize = 100_000;
@@ -58,6 +60,8 @@ pub struct LiveSystem {
     journal: Arc<Journal>,
     campaign: Mutex<Option<Campaign>>,
     reconciler: Option<Arc<Reconciler>>,
+    resumable: Option<Arc<ResumableReconcile>>,
+    signs: Mutex<Option<ActivitySigns>>,
     is_metered: bool,
     hooks: &'static dyn LiveHooks,
 }
@@ -86,9 +90,24 @@ impl LiveSystem {
                 ReconcilerParts::new(common.id.clone(), index, clock.clone())
                     .observer(witness.clone())
                     .timeout(common.policy.timeout)
-                    .every(common.reconcile),
+                    .every(common.reconcile.every),
             ))
         });
+        let resumable = match (common.reconcile.every, built.system.index(), store.upkeep()) {
+            (Some(every), Some(index), Some(_)) => Some(Arc::new(ResumableReconcile {
+                system: common.id.clone(),
+                index,
+                store: store.clone(),
+                clock: clock.clone(),
+                observer: witness.clone(),
+                idle: assembly.idle_rule(&common.id, store.clone()),
+                every,
+                requests_per_hour: common.reconcile.requests_per_hour,
+                timeout: common.policy.timeout,
+            })),
+            _ => None,
+        };
+        let signs = assembly.activity_signs(&common.id, store.clone());
         let (sweeper, campaign) = assembly.sweeper(sweep.clone(), store.clone());
         Ok(LiveSystem {
             common,
@@ -102,6 +121,8 @@ impl LiveSystem {
             journal,
             campaign: Mutex::new(campaign),
             reconciler,
+            resumable,
+            signs: Mutex::new(Some(signs)),
             is_metered: opened.object().is_some(),
             hooks: plan.hooks(),
         })
@@ -136,6 +157,11 @@ impl LiveSystem {
         self.system.owner_service()
     }
 
+    /// How the system begins if it is adopted.
+    pub(super) fn adopts(&self) -> AdoptStart {
+        self.common.adopt
+    }
+
     /// The name of the mirror's store in the configuration; `None` if the system has no mirror in
     /// another store.
     pub fn mirror_name(&self) -> Option<&str> {
@@ -155,6 +181,18 @@ impl LiveSystem {
                 .to_owned(),
             store: format!("{} on store `{}`", self.id(), self.common.store),
         })
+    }
+
+    /// The scheduled comparison of the index on a store whose requests are paid; `None` on others,
+    /// where the [`reconciler`](Self::reconciler) has the schedule.
+    pub fn resumable_reconcile(&self) -> Option<&Arc<ResumableReconcile>> {
+        self.resumable.as_ref()
+    }
+
+    /// What tells other processes that the system is in use. Only the first caller gets it and must
+    /// run it.
+    pub fn take_activity_signs(&self) -> Option<ActivitySigns> {
+        self.signs.lock().expect("no holder of this lock panics").take()
     }
 
     /// The candidacy for leadership in leader mode, `None` otherwise. Only the first caller gets it
@@ -243,6 +281,9 @@ impl LiveSystem {
     pub async fn pass(&self, act: PassMode, list: usize, stop: &StopSignal) -> PassReport {
         if act == PassMode::Reclaim {
             self.hooks.before_pass(self).await;
+            if let Err(error) = self.adopt_as_configured().await {
+                tracing::warn!(system = %self.id(), %error, "`adopt = \"now\"` could not be recorded");
+            }
         }
         let campaign = self.take_campaign();
         if let Some(campaign) = &campaign {
@@ -300,8 +341,13 @@ impl LiveSystem {
     }
 
     async fn brake_status_for(&self, census: &Census) -> Result<BrakeStatus> {
-        let setting = self.refresh_brake().await?;
-        Ok(BrakeStatus::of(self.id(), setting, &self.verdict(census), census.now_ms))
+        let record = self.refresh_brake().await?;
+        let verdict = self.verdict(census);
+        let mut status = BrakeStatus::of(self.id(), &record, &verdict, census.now_ms);
+        if let Some(observation) = census.observation.as_ref().filter(|_| verdict.is_observing()) {
+            status.words = format!("{}; {}", status.words, observation.describe());
+        }
+        Ok(status)
     }
 
     /// Stores the operator's setting of the brake. Returns the brake's status afterwards.
@@ -309,21 +355,17 @@ impl LiveSystem {
         let setting = match order {
             BrakeOrder::Auto => BrakeSetting::Auto,
             BrakeOrder::Hold => BrakeSetting::Hold,
-            BrakeOrder::Release(span) => {
-                let span = span.unwrap_or_else(|| RELEASE_MIN.max(self.common.threshold));
-                let now_ms = self.store_info().await?.now_ms;
-                BrakeSetting::Release { until_ms: now_ms.saturating_add(span.as_millis() as u64) }
-            }
+            BrakeOrder::Override { reason } => BrakeSetting::Override { reason: checked(&reason)? },
         };
-        self.call("brake", self.store.set_brake(self.id(), setting)).await?;
-        tracing::info!(system = %self.id(), ?setting, "brake set by the operator");
+        self.call("brake", self.store.set_brake(self.id(), setting.clone())).await?;
+        tracing::warn!(system = %self.id(), ?setting, "brake set by the operator");
         self.brake_status().await
     }
 
-    async fn refresh_brake(&self) -> Result<BrakeSetting> {
-        let setting = self.call("brake", self.store.brake_setting(self.id())).await?;
-        self.brake.set(setting);
-        Ok(setting)
+    async fn refresh_brake(&self) -> Result<BrakeRecord> {
+        let record = self.call("brake", self.store.brake(self.id())).await?;
+        self.brake.set(record.clone());
+        Ok(record)
     }
 
     /// Runs a store call with the policy's time limit, and reports a failure to the journal (trap
@@ -343,22 +385,39 @@ impl LiveSystem {
 }
 
 /// An operator's order to the brake of a system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrakeOrder {
     Auto,
     Hold,
-    /// Keep the brake open for this long; by default ten minutes or the threshold, whichever is
-    /// longer.
-    Release(Option<Duration>),
+    /// Let one pass through, whatever the automatic brake says.
+    Override {
+        /// Why; kept in the audit log and shown in the status.
+        reason: String,
+    },
 }
 
 impl BrakeOrder {
     /// The name of the order in the audit log.
-    pub fn what(self) -> &'static str {
+    pub fn what(&self) -> &'static str {
         match self {
             BrakeOrder::Auto => "brake auto",
             BrakeOrder::Hold => "brake hold",
-            BrakeOrder::Release(_) => "brake release",
+            BrakeOrder::Override { .. } => "brake override",
         }
     }
+}
+
+/// The reason of an override, if it is one line of text.
+fn checked(reason: &str) -> Result<String> {
+    let reason = reason.trim();
+    if reason.is_empty() {
+        return Err(Error::Invalid("an override needs a reason".to_owned()));
+    }
+    if reason.chars().count() > REASON_MAX || reason.chars().any(char::is_control) {
+        let what = format!(
+            "the reason of an override must be one line of at most {REASON_MAX} characters"
+        );
+        return Err(Error::Invalid(what));
+    }
+    Ok(reason.to_owned())
 }

@@ -2,15 +2,21 @@
 //!
 //! A cursor is `KIND/NAME:SEQ` for each system, joined by commas; for a single system the bare
 //! number is enough. Pages are read from the store and never cached.
+//!
+//! If the store of one system does not answer, the page has the receipts of the others and names
+//! that system. The cursor keeps the place of a system that is missing, so that a reader who goes on
+//! when the store is back misses nothing of it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+use futures::future::join_all;
 use lapsed_core::receipt::{Reason, Receipt, ReceiptQuery};
 use lapsed_core::{Error, Result};
 
 use super::live::LiveSystem;
+use super::missing::{self, MissingSystem};
 use super::shapes::ReceiptPage;
 
 /// The most receipts in one page.
@@ -151,13 +157,11 @@ struct SystemReceipts {
     examined: usize,
 }
 
-/// Reads one page of the receipts of `systems`.
+/// Reads one page of the receipts of `systems`. An error only if none of their stores answers.
 pub async fn read(systems: &[Arc<LiveSystem>], wanted: &ReceiptFilter) -> Result<ReceiptPage> {
-    let mut parts = Vec::new();
-    for live in systems {
-        parts.push(scan(live, wanted).await?);
-    }
-    Ok(merge(parts, wanted))
+    let scans = systems.iter().map(|live| scan(live, wanted));
+    let (parts, missing) = missing::split(systems, join_all(scans).await)?;
+    Ok(merge(parts, missing, wanted))
 }
 
 /// Reads the receipts of one system until enough of them match or [`SCAN_MAX`] were examined.
@@ -204,7 +208,11 @@ async fn scan(live: &LiveSystem, wanted: &ReceiptFilter) -> Result<SystemReceipt
 
 /// Merges the receipts of all systems by time, keeping each system's own order, cuts the list at
 /// the limit, and computes the cursor of the next page.
-fn merge(mut parts: Vec<SystemReceipts>, wanted: &ReceiptFilter) -> ReceiptPage {
+fn merge(
+    mut parts: Vec<SystemReceipts>,
+    missing: Vec<MissingSystem>,
+    wanted: &ReceiptFilter,
+) -> ReceiptPage {
     let mut receipts = Vec::new();
     while receipts.len() < wanted.limit {
         let Some(part) = next_part(&mut parts, wanted.is_forward()) else { break };
@@ -219,13 +227,23 @@ fn merge(mut parts: Vec<SystemReceipts>, wanted: &ReceiptFilter) -> ReceiptPage 
         let all_taken = part.found.is_empty() && part.end > 0;
         next.set(&part.system, if all_taken { part.end } else { part.start });
     }
-    let more = parts.iter().any(|s| !s.exhausted || !s.found.is_empty());
+    // A system that is missing stays where the reader was. Without a place, reading it begins as
+    // without a cursor: at its newest receipt, or forward at its oldest one.
+    let asked = wanted.after.as_ref().or(wanted.before.as_ref());
+    for MissingSystem { system, .. } in &missing {
+        if let Some(place) = asked.and_then(|cursor| cursor.get(system)) {
+            next.set(system, place);
+        }
+    }
+    // Whoever reads forward goes on from here when the store is back.
+    let more = parts.iter().any(|s| !s.exhausted || !s.found.is_empty())
+        || (wanted.is_forward() && !missing.is_empty());
     let text = match parts.as_slice() {
-        [only] => next.get(&only.system).unwrap_or(0).to_string(),
+        [only] if missing.is_empty() => next.get(&only.system).unwrap_or(0).to_string(),
         _ => next.to_string(),
     };
     let examined = parts.iter().map(|part| part.examined as u64).sum();
-    ReceiptPage { receipts, next: more.then_some(text), examined }
+    ReceiptPage { receipts, next: more.then_some(text), examined, missing }
 }
 
 /// The system whose first remaining receipt comes next in time.

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use lapsed::assembly::Assembly;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
+use lapsed_core::sweep::brake::BrakePolicy;
 use lapsed_core::system::System;
 
 use super::LiveSystem;
@@ -37,6 +38,64 @@ pub struct Config {
     pub telemetry: Option<TelemetryPlan>,
 }
 
+/// When the brake holds for a system that counts owners.
+pub fn describe_brake_of_owners(common: &SystemSettings) -> String {
+    let SystemSettings { brake, threshold, .. } = common;
+    format!(
+        "the brake holds when more than {:.0} % of at least {} owners would be dead at once (of a \
+         smaller fleet, from three owners on: all but one), and for {} after the store was away; {}",
+        brake.share * 100.0,
+        brake.min_owners,
+        show_span(*threshold),
+        describe_end(brake)
+    )
+}
+
+/// When the brake holds for a system whose keys are written by the application and show entries
+/// (`what`), but no owners.
+pub fn describe_brake_of_entries(common: &SystemSettings, what: &str) -> String {
+    let SystemSettings { brake, threshold, .. } = common;
+    let threshold = show_span(*threshold);
+    format!(
+        "the brake holds when more than {:.0} % of at least {} {what} became due within the {threshold} \
+         before a pass, and for {threshold} after the store was away; {}",
+        brake.share * 100.0,
+        brake.min_owners,
+        describe_end(brake)
+    )
+}
+
+/// How the hold of a mass death ends.
+pub fn describe_end(brake: &BrakePolicy) -> &'static str {
+    match brake.stay {
+        true => "a mass death is held until a person decides (brake.stay)",
+        false => "a mass death opens by itself in steps",
+    }
+}
+
+/// The name of a key or table that only one system of a kind may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedName {
+    /// The name of the store in the configuration.
+    pub store: String,
+    /// The configuration key that sets the name.
+    pub key: &'static str,
+    /// The name; in braces what stands for a part of it, such as `{owner}`.
+    pub name: String,
+}
+
+impl ClaimedName {
+    /// Names of the store `store`, each with its configuration key.
+    pub fn list(store: &str, names: &[(&'static str, String)]) -> Vec<ClaimedName> {
+        let claim = |(key, name): &(&'static str, String)| ClaimedName {
+            store: store.to_owned(),
+            key,
+            name: name.clone(),
+        };
+        names.iter().map(claim).collect()
+    }
+}
+
 /// One system as configured, not yet opened.
 pub trait SystemPlan: Any + Debug + Send + Sync {
     /// The settings that every kind of system has.
@@ -45,16 +104,15 @@ pub trait SystemPlan: Any + Debug + Send + Sync {
     /// The plan in plain words, one sentence per element; `lapsed check` prints them.
     fn describe(&self) -> Vec<String>;
 
+    /// The keys and tables of shared stores that no other system of the same kind may use. Names that contain the
+    /// name of the system are left out, and so are names that several systems may share, such as queues.
+    fn claimed_names(&self) -> Vec<ClaimedName> {
+        Vec::new()
+    }
+
     /// When the system's brake holds, in plain words.
     fn describe_brake(&self) -> String {
-        let SystemSettings { brake, threshold, .. } = self.common();
-        format!(
-            "the brake holds when more than {:.0} % of at least {} owners would be dead at once, and \
-             for {} after the store was away",
-            brake.share * 100.0,
-            brake.min_owners,
-            show_span(*threshold)
-        )
+        describe_brake_of_owners(self.common())
     }
 
     /// What its kind adds to the status and to the passes of an opened system.
@@ -73,7 +131,11 @@ pub trait SystemPlan: Any + Debug + Send + Sync {
 
     /// A background task that the daemon runs for the system besides its passes, until `stop` is
     /// signalled; `None` for most kinds.
-    fn errand(&self, _live: &LiveSystem, _stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
+    fn background_task(
+        &self,
+        _live: &LiveSystem,
+        _stop: StopSignal,
+    ) -> Option<BoxFuture<'static, ()>> {
         None
     }
 }

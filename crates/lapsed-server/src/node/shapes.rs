@@ -1,17 +1,18 @@
 //! The JSON that the daemon answers and the commands print. It is the same over HTTP and when a
 //! command reads the store directly.
 
-use lapsed_availability::AvailabilitySummary;
 use lapsed_availability::rules::AvailabilitySettings;
+use lapsed_availability::{AvailabilitySummary, MassBeats, Presence};
 use lapsed_core::inflight::JobCounts;
 use lapsed_core::receipt::Receipt;
 use lapsed_core::reconcile::{IndexChange, ReconcileReport};
 use lapsed_core::store::StoreInfo;
-use lapsed_core::sweep::brake::{BrakeSetting, BrakeVerdict, HeldBy};
-use lapsed_core::sweep::{Census, PassReport};
+use lapsed_core::sweep::brake::{BrakeRecord, BrakeSetting, BrakeVerdict};
+use lapsed_core::sweep::{AdoptObservation, Census, PassReport};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::missing::MissingSystem;
 use crate::http::schemas;
 use crate::print::moment;
 
@@ -99,6 +100,47 @@ pub struct AvailabilityStatus {
     /// Why the mirror does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_error: Option<String>,
+    /// The last heartbeats of the past hour that an application wrote at once, by no ping.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mass_heartbeats: Option<MassHeartbeats>,
+}
+
+/// Many heartbeats of the same millisecond that lapsed did not write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MassHeartbeats {
+    /// Their time, in milliseconds of the mirror's clock.
+    pub at_ms: u64,
+    /// How many heartbeats had that time.
+    pub heartbeats: u64,
+    /// How many providers were looked at.
+    pub of: u64,
+}
+
+impl MassHeartbeats {
+    /// How long they are shown, in milliseconds.
+    const SHOWN_MS: u64 = 3_600_000;
+
+    /// Those of the past hour.
+    pub fn of(presence: &Presence) -> Option<Self> {
+        let MassBeats { at_ms, beats, of } = presence.mass_beats?;
+        (presence.now_ms < at_ms + Self::SHOWN_MS).then_some(MassHeartbeats {
+            at_ms,
+            heartbeats: beats,
+            of,
+        })
+    }
+
+    /// A sentence that says what they mean and what to do.
+    pub fn describe(&self) -> String {
+        format!(
+            "{} of {} heartbeats were written at once, by no ping ({}): an application that fills the \
+             mirror itself keeps silent providers online; switch its reseeding off \
+             (docs/availability.md)",
+            self.heartbeats,
+            self.of,
+            moment(self.at_ms)
+        )
+    }
 }
 
 impl AvailabilityStatus {
@@ -111,6 +153,7 @@ impl AvailabilityStatus {
         let AvailabilitySummary { mirror, available, breaker, behind } = glance;
         let mirror_error = mirror.as_ref().err().map(ToString::to_string);
         let presence = mirror.ok();
+        let mass_heartbeats = presence.as_ref().and_then(MassHeartbeats::of);
         AvailabilityStatus {
             online: presence.as_ref().map(|presence| presence.online),
             available: available.map(|(count, _)| count),
@@ -123,6 +166,7 @@ impl AvailabilityStatus {
             breaker: breaker.as_str().to_owned(),
             settings,
             mirror_error,
+            mass_heartbeats,
         }
     }
 }
@@ -162,15 +206,18 @@ pub struct BrakeStatus {
     pub system: String,
     /// The kind of the system.
     pub kind: String,
-    /// The operator's setting: `auto` (the brake decides), `hold` or `release`.
+    /// The operator's setting: `auto` (the brake decides), `hold`, or `override` (the next pass
+    /// goes through; the setting is `auto` from the moment that it begins).
     pub setting: String,
-    /// When the operator's release ends, in milliseconds on the store's clock.
+    /// Why the operator has overridden the brake, until the pass that uses the override has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub released_until_ms: Option<u64>,
+    pub reason: Option<String>,
     /// What the brake does now: `open` (entries are reclaimed), `opening` (in growing steps) or
     /// `held`.
     pub state: String,
-    /// Why the brake holds: `operator`, `store_away` or `mass_death`.
+    /// Why the brake holds: `operator`, `other_pass` (another process runs the pass that an override
+    /// lets through), `observing` (an adopted system that is not confirmed), `store_away` or
+    /// `mass_death`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_by: Option<String>,
     /// Until when the brake holds, if that is known, in milliseconds on the store's clock.
@@ -183,8 +230,9 @@ pub struct BrakeStatus {
 impl BrakeStatus {
     /// The outcome of the operator's order, for the audit log.
     pub fn told(&self) -> String {
-        match (self.setting.as_str(), self.released_until_ms) {
-            (_, Some(until)) => format!("released until {}", moment(until)),
+        match (self.setting.as_str(), &self.reason) {
+            // A daemon may have begun the pass before the status was read.
+            (_, Some(reason)) => format!("one pass goes through: {reason}"),
             ("hold", _) => "held".to_owned(),
             _ => "decides by itself".to_owned(),
         }
@@ -193,25 +241,26 @@ impl BrakeStatus {
     /// Builds the status from the library's values.
     pub fn of(
         system: &lapsed_core::SystemId,
-        setting: BrakeSetting,
+        record: &BrakeRecord,
         verdict: &BrakeVerdict,
         now_ms: u64,
     ) -> Self {
-        let (word, released_until_ms) = match setting {
-            BrakeSetting::Auto => ("auto", None),
+        let in_use = record.overriding.as_ref().map(|overriding| overriding.reason.clone());
+        let (word, reason) = match &record.setting {
+            BrakeSetting::Auto => ("auto", in_use),
             BrakeSetting::Hold => ("hold", None),
-            BrakeSetting::Release { until_ms } => ("release", Some(until_ms)),
+            BrakeSetting::Override { reason } => ("override", Some(reason.clone())),
         };
         let (state, held_by, held_until_ms) = match verdict {
-            BrakeVerdict::Open => ("open", None, None),
+            BrakeVerdict::Open | BrakeVerdict::Overridden { .. } => ("open", None, None),
             BrakeVerdict::Opening { .. } => ("opening", None, None),
-            BrakeVerdict::Held { by, until_ms } => ("held", Some(held_word(*by)), *until_ms),
+            BrakeVerdict::Held { by, until_ms } => ("held", Some(by.as_str()), *until_ms),
         };
         BrakeStatus {
             system: system.name.to_string(),
             kind: system.kind.to_string(),
             setting: word.to_owned(),
-            released_until_ms,
+            reason,
             state: state.to_owned(),
             held_by: held_by.map(str::to_owned),
             held_until_ms,
@@ -223,14 +272,30 @@ impl BrakeStatus {
 /// Replaces the placeholder `SYSTEM` in the library's sentences by the system's name, so that the
 /// commands in them can be pasted as they are.
 pub fn named(words: &str, system: &lapsed_core::SystemId) -> String {
-    words.replace("lapsed brake SYSTEM", &format!("lapsed brake {system}"))
+    ["brake", "adopt", "sweep"].iter().fold(words.to_owned(), |words, command| {
+        words.replace(&format!("lapsed {command} SYSTEM"), &format!("lapsed {command} {system}"))
+    })
 }
 
-fn held_word(by: HeldBy) -> &'static str {
-    match by {
-        HeldBy::Operator => "operator",
-        HeldBy::StoreAway => "store_away",
-        HeldBy::MassDeath => "mass_death",
+/// What is known about the life of the owners in an adopted system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AdoptStatus {
+    /// The name of the system.
+    pub system: String,
+    /// The kind of the system.
+    pub kind: String,
+    /// Whether the system only observes, so that nothing is reclaimed.
+    pub observing: bool,
+    /// How many hold something, and how many of them were seen alive.
+    pub observation: AdoptObservation,
+    /// The same as a sentence.
+    pub words: String,
+}
+
+impl AdoptStatus {
+    /// The outcome of a confirmation, for the audit log.
+    pub fn told(&self) -> String {
+        format!("confirmed; {}", self.words)
     }
 }
 
@@ -283,6 +348,10 @@ pub struct ReceiptPage {
     /// a page can be short or empty although `next` leads to more.
     #[serde(default)]
     pub examined: u64,
+    /// The systems whose receipts are not on the page, because their stores do not answer. `next`
+    /// keeps the place of these systems: nothing of them is missed by a reader who goes on from it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingSystem>,
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
+use super::store_outages::StoreOutages;
 use crate::config::store::StoreConfig;
 use crate::stores::{OpenObject, OpenStore};
 
@@ -63,16 +64,19 @@ pub struct StoreMonitor {
     store: Arc<dyn Store>,
     object: Option<OpenObject>,
     clock: Arc<dyn Clock>,
+    outages: Arc<StoreOutages>,
     last: Mutex<Option<(Duration, StoreHealth)>>,
 }
 
 impl StoreMonitor {
-    /// A monitor of `store`, which `systems` use. Nothing is probed yet.
+    /// A monitor of `store`, which `systems` use. Nothing is probed yet. Every probe tells `outages`
+    /// whether the store answered.
     pub fn new(
         config: &StoreConfig,
         store: &OpenStore,
         systems: Vec<String>,
         clock: Arc<dyn Clock>,
+        outages: Arc<StoreOutages>,
     ) -> StoreMonitor {
         StoreMonitor {
             name: config.name.clone(),
@@ -81,8 +85,14 @@ impl StoreMonitor {
             store: store.store(),
             object: store.object().cloned(),
             clock,
+            outages,
             last: Mutex::default(),
         }
+    }
+
+    /// The name of the store in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// The result of the last probe if it is recent enough, otherwise of a new probe.
@@ -104,6 +114,10 @@ impl StoreMonitor {
         let info = self.store.info();
         let answer = call_within(&*self.clock, LIMIT, &self.name, "info", info).await;
         let took = self.clock.mono().saturating_sub(sent);
+        match &answer {
+            Ok(_) => self.outages.answered(&self.name, sent),
+            Err(error) => self.outages.probe_failed(&self.name, error),
+        }
         self.describe(answer, checked_ms, took)
     }
 
@@ -145,7 +159,7 @@ mod tests {
     use lapsed_core::leader::Term;
     use lapsed_core::notes::{NoNotes, NoteStore};
     use lapsed_core::receipt::{Receipt, ReceiptQuery};
-    use lapsed_core::sweep::brake::BrakeSetting;
+    use lapsed_core::sweep::brake::BrakeRecord;
 
     use super::*;
 
@@ -162,6 +176,8 @@ mod tests {
         async fn info(&self) -> Result<StoreInfo> {
             self.asked.fetch_add(1, Ordering::Relaxed);
             if self.silent {
+                // The time limit begins after the first poll.
+                tokio::task::yield_now().await;
                 self.clock.advance(LIMIT);
                 futures::future::pending::<()>().await;
             }
@@ -186,11 +202,11 @@ mod tests {
         async fn resign(&self, _: &SystemId, _: u64) -> Result<()> {
             Ok(())
         }
-        async fn brake_setting(&self, _: &SystemId) -> Result<BrakeSetting> {
-            Ok(BrakeSetting::Auto)
+        async fn brake(&self, _: &SystemId) -> Result<BrakeRecord> {
+            Ok(BrakeRecord::default())
         }
-        async fn set_brake(&self, _: &SystemId, _: BrakeSetting) -> Result<()> {
-            Ok(())
+        async fn swap_brake(&self, _: &SystemId, _: &BrakeRecord) -> Result<bool> {
+            Ok(true)
         }
         fn notes(&self) -> &dyn NoteStore {
             &NoNotes
@@ -206,6 +222,7 @@ mod tests {
             systems: Vec::new(),
             store: store.clone(),
             object: None,
+            outages: Arc::new(StoreOutages::new(Arc::new(clock.clone()))),
             clock: Arc::new(clock.clone()),
             last: Mutex::default(),
         };

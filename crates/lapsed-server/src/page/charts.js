@@ -59,11 +59,14 @@ function show(chart, history, layers, describe) {
 /** The chart of the reclaim lag: p99, with p50 in front. Its total is computed from the newest receipts. */
 export function lagChart() {
   const chart = frame("reclaim lag");
-  const update = (history, lag) => show(chart, history, [["p99", "high"], ["p50", "low"]], ({ top, peak }) => ({
-    sum: lag ? `p50 ${span(lag.p50_ms)} · p99 ${span(lag.p99_ms)}` : top ? `p99 up to ${span(top)}` : "nobody was late",
-    most: top ? `up to ${span(top)}` : "",
-    words: top ? `Reclaim lag over time; the highest p99 was ${span(top)} at ${clock(peak.at_ms)}` : "Reclaim lag over time: nobody was late",
-  }));
+  const update = (history, lag, away) => show(chart, history, [["p99", "high"], ["p50", "low"]], ({ top, peak }) => {
+    const none = away ? "not known while the store does not answer" : "nobody was late";
+    return {
+      sum: lag ? `p50 ${span(lag.p50_ms)} · p99 ${span(lag.p99_ms)}` : top ? `p99 up to ${span(top)}` : none,
+      most: top ? `up to ${span(top)}` : "",
+      words: top ? `Reclaim lag over time; the highest p99 was ${span(top)} at ${clock(peak.at_ms)}` : "Reclaim lag over time: " + none,
+    };
+  });
   return { root: chart.root, update };
 }
 

@@ -17,15 +17,20 @@ export function open(title, attributes, ...children) {
   return dialog;
 }
 
-/** Asks the user to confirm an action. The safe answer has the focus. */
-export function confirm({ title, lines, yes, danger }) {
+/** Asks the user to confirm an action. The safe answer has the focus. With `ask` a text must be given, and is the answer. */
+export function confirm({ title, lines, ask, yes, danger }) {
   return new Promise((answer) => {
     const agree = el("button", { type: "button", class: danger ? "danger" : "primary", text: yes, "data-answer": "yes" });
     const refuse = el("button", { type: "button", text: "Cancel", "data-answer": "no", autofocus: true });
     const text = lines.map((line) => el("p", { text: line }));
-    const dialog = open(title, { class: "question" }, ...text, el("p", { class: "buttons" }, refuse, agree));
+    const input = ask ? el("input", { type: "text", maxlength: 300, "data-answer": "text" }) : null;
+    const given = () => (input ? input.value.trim() : true);
+    const label = input ? el("p", null, el("label", null, ask + " ", input)) : null;
+    const dialog = open(title, { class: "question" }, ...text, label, el("p", { class: "buttons" }, refuse, agree));
     let agreed = false;
-    agree.addEventListener("click", () => { agreed = true; dialog.close(); });
+    agree.disabled = !given();
+    input?.addEventListener("input", () => { agree.disabled = !given(); });
+    agree.addEventListener("click", () => { agreed = given(); dialog.close(); });
     refuse.addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => answer(agreed));
   });

@@ -48,6 +48,9 @@ function follow() {
     onFresh() {
       for (const ears of feed.heard) ears.fresh();
     },
+    onMissing() {
+      for (const ears of feed.heard) ears.missing();
+    },
     onReceipt(data) {
       for (const ears of feed.heard) ears.receipt(data);
     },

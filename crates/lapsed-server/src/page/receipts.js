@@ -29,6 +29,15 @@ class Rows {
     this.list = table(caption, heads.map((head) => ({ name: head, number: head === "late" })), { class: "cards receipts", id: "receipts" });
     this.more = el("p", { class: "soft", role: "status", hidden: true });
     this.none = el("p", { class: "empty", text: "Nothing was reclaimed yet." });
+    this.missing = el("p", { class: "why", role: "alert", "data-notice": "missing", hidden: true });
+  }
+
+  /** Names the systems whose receipts are not in the list, because their stores do not answer. */
+  lack(systems) {
+    this.missing.hidden = systems.length === 0;
+    say(this.missing, systems.length ? `Not shown, because the store does not answer: ${systems.map(({ system, error }) => `${system} (${error})`).join(", ")}` : "");
+    this.unknown = systems.length > 0;
+    this.none.hidden = this.none.hidden || this.unknown;
   }
 
   /** Pauses drawing: receipts that arrive now may also be in the list that is being fetched. */
@@ -42,12 +51,13 @@ class Rows {
   }
 
   /** Sets the initial content, newest first. The caller must have paused drawing before it fetched the list. */
-  begin(receipts) {
+  begin(receipts, missing = []) {
     this.#skipped = 0;
     this.more.hidden = true;
     this.#ids = new Set(receipts.map((receipt) => receipt.id));
     this.list.body.replaceChildren(...receipts.map((receipt) => this.#row(receipt)));
-    this.none.hidden = receipts.length > 0;
+    this.lack(missing);
+    this.none.hidden = receipts.length > 0 || this.unknown;
   }
 
   /** Adds a receipt that has just arrived, as unparsed text, because most receipts of a flood are never shown. */
@@ -89,7 +99,7 @@ class Rows {
     for (const receipt of fresh) this.#ids.add(receipt.id);
     this.list.body.prepend(...fresh.reverse().map((receipt) => this.#row(receipt)));
     this.#trim();
-    this.none.hidden = this.list.body.childElementCount > 0;
+    this.none.hidden = this.list.body.childElementCount > 0 || this.unknown;
     if (this.#skipped > 0) this.#tellMore(`${some(this.#skipped, "receipt")} came too fast to be shown here`);
   }
 
@@ -136,14 +146,16 @@ export function liveReceipts(feed, system) {
   });
   const load = async () => {
     rows.hold();
-    const page = await ask("/v1/receipts" + query({ system, limit: PAGE })).catch(() => null);
-    if (page) rows.begin(page.receipts);
+    const page = await ask("/v1/receipts" + query({ system, limit: PAGE })).catch((error) => {
+      rows.lack([{ system: system ?? "all systems", error: error.message }]);
+    });
+    if (page) rows.begin(page.receipts, page.missing);
     rows.letGo();
   };
   rows.changed = load;
-  const leave = feed.join({ receipt: (data) => rows.take(data), fresh: load });
+  const leave = feed.join({ receipt: (data) => rows.take(data), fresh: load, missing: load });
   const all = el("a", { href: "#/receipts" + query({ system }), text: "search all of them" });
-  const root = section("Receipts", { class: "live" }, el("p", { class: "line" }, pause, rows.more, all), rows.none, el("div", { class: "scroll" }, rows.list.root));
+  const root = section("Receipts", { class: "live" }, el("p", { class: "line" }, pause, rows.more, all), rows.missing, rows.none, el("div", { class: "scroll" }, rows.list.root));
   return { root, leave };
 }
 
@@ -166,8 +178,8 @@ export class Search {
     this.said = el("p", { class: "soft", role: "status", id: "found" });
     this.newer = el("button", { type: "button", text: "Newer", onclick: () => this.#go(-1) });
     this.older = el("button", { type: "button", text: "Older", onclick: () => this.#go(1) });
-    this.leave = feed.join({ receipt: (data) => { if (this.#starts.length === 1) this.rows.take(data); }, fresh: () => this.load() });
-    this.root = el("div", null, el("h1", { text: "Receipts" }), this.#form(state), this.said, this.rows.none,
+    this.leave = feed.join({ receipt: (data) => { if (this.#starts.length === 1) this.rows.take(data); }, fresh: () => this.load(), missing: () => this.load() });
+    this.root = el("div", null, el("h1", { text: "Receipts" }), this.#form(state), this.said, this.rows.missing, this.rows.none,
       el("div", { class: "scroll" }, this.rows.list.root), el("p", { class: "pages" }, this.newer, this.older));
   }
 
@@ -216,12 +228,14 @@ export class Search {
     const { system, reason: wanted, search, since } = this.asked;
     const since_ms = since ? Date.now() - Number(since) : undefined;
     const found = [];
+    let missing = [];
     let [before, examined] = [this.#starts.at(-1), 0];
     try {
       for (let tries = 0; tries < TRIES && found.length < PAGE; tries += 1) {
         const page = await ask("/v1/receipts" + query({ system, reason: wanted, search, since_ms, before, limit: PAGE - found.length }));
         if (turn !== this.#turn) return;
         found.push(...page.receipts);
+        missing = page.missing ?? [];
         examined += page.examined ?? page.receipts.length;
         this.next = page.next;
         if (!page.next) break;
@@ -232,11 +246,11 @@ export class Search {
       say(this.said, error.message);
       return;
     }
-    this.#tell(found, examined);
+    this.#tell(found, examined, missing);
   }
 
-  #tell(found, examined) {
-    this.rows.begin(found);
+  #tell(found, examined, missing) {
+    this.rows.begin(found, missing);
     this.rows.none.textContent = "None.";
     const first = found.at(-1);
     const page = this.#starts.length > 1 ? `page ${this.#starts.length}, ` : "";

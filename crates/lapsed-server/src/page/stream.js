@@ -41,7 +41,7 @@ export class Cutter {
   }
 }
 
-/** The stream. Callbacks: `onReceipt(data)`, `onFresh()` when it begins without a cursor, `onState(state)`. */
+/** The stream. Callbacks: `onReceipt(data)`, `onFresh()` when it begins without a cursor, `onMissing()` when a store stops or begins to answer, `onState(state)`. */
 export class Stream {
   #cursor = "";
   #pause_ms = PAUSE_MS;
@@ -108,6 +108,7 @@ export class Stream {
       this.heard.onState("live");
       if (!from) this.heard.onFresh();
     }
+    if (event.name === "missing") this.heard.onMissing();
     if (event.name === "receipt") this.heard.onReceipt(event.data);
     if (event.id) this.#cursor = event.id;
   }

@@ -45,16 +45,20 @@ function figureList() {
   };
 }
 
-const WORDS = { auto: "Auto", hold: "Hold", release: "Release" };
-const TOLD = { auto: "decides by itself again", hold: "holds: nobody else is declared dead until it is let go", release: "is released" };
+const WORDS = { auto: "Auto", hold: "Hold", override: "Override" };
+const TOLD = { auto: "decides by itself again", hold: "holds: nobody else is declared dead until it is let go", override: "lets one pass through" };
 
 /** The brake: its state in words, and the buttons for its three settings. */
 function brakeOf(kind, name, refresh) {
   const words = el("p", { class: "words" });
   let status = null;
   const order = async (setting) => {
-    if (setting === "release" && !(await agreed(kind, name, status))) return null;
-    await ask(path("brakes", kind, name), { method: "PUT", body: { setting } });
+    const body = { setting };
+    if (setting === "override") {
+      body.reason = await agreed(kind, name, status);
+      if (!body.reason) return null;
+    }
+    await ask(path("brakes", kind, name), { method: "PUT", body });
     await refresh();
     return `The brake of ${kind}/${name} ${TOLD[setting]}.`;
   };
@@ -72,13 +76,15 @@ function brakeOf(kind, name, refresh) {
   };
 }
 
+/** Asks for the reason of an override; empty if the answer is no. */
 function agreed(kind, name, status) {
   const census = status?.census;
   const dead = census ? `${some(census.suspects, "suspect")} and ${some(census.owners_overdue, "overdue owner")} now, of ${some(census.population, "entry", "entries")}.` : "";
   return confirm({
-    title: `Release the brake of ${kind}/${name}?`,
-    lines: ["Whatever is dead is reclaimed, however many they are, for the longer of ten minutes and one threshold.", dead, "Ask for a dry run first if you are not sure that they are dead."],
-    yes: "Release it",
+    title: `Override the brake of ${kind}/${name} for one pass?`,
+    lines: ["The next pass reclaims whatever is dead, however many they are. After it the brake decides by itself again.", dead, "Ask for a dry run first if you are not sure that they are dead."],
+    ask: "Reason, kept in the audit log",
+    yes: "Override it",
     danger: true,
   });
 }
@@ -132,7 +138,7 @@ function shared(kind, name, refresh) {
     parts.brake.update(status);
     say(parts.last, lastPass(status));
     say(parts.habits, leader(status) + " · " + habits(status));
-    if (history) parts.chart.update(history, status.lag);
+    if (history) parts.chart.update(history, status.lag, Boolean(status.error));
   };
   return { parts, update };
 }

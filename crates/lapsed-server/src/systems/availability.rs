@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed::assembly::{AvailabilitySpec, default_policy};
+use lapsed::availability::{AvailabilitySpec, ChangeSources, default_policy};
 use lapsed_availability::Availability;
 use lapsed_availability::rules::AvailabilitySettings as Rules;
 use lapsed_core::Kind;
@@ -28,7 +28,7 @@ use lapsed_core::sweep::policy::SweepMode;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::change_follower::ChangeFollower;
-use self::layout::Tables;
+use self::layout::{MirrorKeys, Tables};
 use self::metrics::AvailabilitySeries;
 pub use self::section::TruthLayout;
 use self::section::{
@@ -43,15 +43,16 @@ use crate::config::common::{
 use crate::config::origin::Settings;
 use crate::config::store::StoreConfig;
 use crate::config::sweep::PauseAfter;
-use crate::config::token::Scope;
 use crate::config::units::show_span;
 use crate::http::Shared;
 use crate::metrics::{KindMetrics, Metrics};
+use crate::node::plan::describe_end;
 use crate::node::shapes::{AvailabilityStatus, SystemStatus};
 use crate::node::{
-    BuildContext, BuiltSystem, LiveHooks, LiveSystem, OpenSystems, OpenedFor, SystemPlan,
+    BuildContext, BuiltSystem, ClaimedName, LiveHooks, LiveSystem, OpenSystems, OpenedFor,
+    SystemPlan,
 };
-use crate::stores::{ChangeSources, OpenStore};
+use crate::stores::OpenStore;
 
 /// Environment variables of the application that this kind is modelled on. They take precedence
 /// over `sweep.every` and `reconcile.every`.
@@ -102,13 +103,14 @@ impl SystemKind for AvailabilityKind {
             receipts: given.receipts,
             reconcile: given.reconcile,
             reconcile_usual: ReconcileUsual {
-                every: RECONCILE_EVERY,
+                every: Some(RECONCILE_EVERY),
                 of_env: of_env(section, RECONCILE_ENV)?,
+                ..ReconcileUsual::default()
             },
             every_of_env: of_env(section, SWEEP_ENV)?,
         };
         let silence = Duration::from_millis(Rules::default().stale_ms());
-        let usual = default_policy(Kind::Availability, section.is_embedded(&store));
+        let usual = default_policy(section.used_by(&store));
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
         let common = SystemSettings { mirror, ..common };
         Ok(Box::new(AvailabilityPlan { common, times, truth }))
@@ -146,10 +148,6 @@ impl SystemKind for AvailabilityKind {
     ) -> BoxFuture<'a, lapsed_core::Result<Vec<String>>> {
         Box::pin(notes::of(plans, store, opened))
     }
-
-    fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        routes::SCOPES
-    }
 }
 
 impl AvailabilityPlan {
@@ -184,7 +182,7 @@ impl AvailabilityPlan {
 
     fn describe_upkeep(&self) -> String {
         let beats = show_span(self.times.beats_every);
-        match self.common.reconcile {
+        match self.common.reconcile.every {
             Some(every) => format!(
                 "beats are written down every {beats}; mirror and truth are compared every {}",
                 show_span(every)
@@ -220,14 +218,26 @@ impl SystemPlan for AvailabilityPlan {
         let SystemSettings { brake, .. } = self.common();
         format!(
             "the brake holds when more than {:.0} % of at least {} providers would be set offline at \
-             once, and for `stale_after_seconds` after the mirror was away",
+             once (of fewer, from three on: all but one), and for `stale_after_seconds` after the \
+             mirror was away; {}",
             brake.share * 100.0,
-            brake.min_owners
+            brake.min_owners,
+            describe_end(brake)
         )
     }
 
     fn hooks(&self) -> &'static dyn LiveHooks {
         &AvailabilityHooks
+    }
+
+    fn claimed_names(&self) -> Vec<ClaimedName> {
+        let TruthLayout::Postgres { tables, keys } = &self.truth else { return Vec::new() };
+        let status = [("tables.status.table", tables.status.table.clone())];
+        let mut names = ClaimedName::list(&self.common.store, &status);
+        if let Some(mirror) = &self.common.mirror {
+            names.extend(ClaimedName::list(mirror, &keys.names()));
+        }
+        names
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
@@ -272,7 +282,11 @@ impl SystemPlan for AvailabilityPlan {
     /// Keeps the mirror filled and up to date, and writes heartbeats to the truth regularly. They
     /// are written once more at the end, so that as few as possible are lost with a mirror that is
     /// in this process's memory.
-    fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
+    fn background_task(
+        &self,
+        live: &LiveSystem,
+        stop: StopSignal,
+    ) -> Option<BoxFuture<'static, ()>> {
         let AvailabilityOperations { system: availability, sources } =
             live.operations::<AvailabilityOperations>()?;
         let (availability, sources) = (availability.clone(), sources.clone());
@@ -305,6 +319,14 @@ pub fn tables(plan: &dyn SystemPlan) -> Option<&Tables> {
     match &planned(plan)?.truth {
         TruthLayout::Embedded => None,
         TruthLayout::Postgres { tables, .. } => Some(tables),
+    }
+}
+
+/// The keys of a mirror on Redis; `None` for a mirror in memory and for other plans.
+fn mirror_keys(plan: &dyn SystemPlan) -> Option<&MirrorKeys> {
+    match &planned(plan)?.truth {
+        TruthLayout::Postgres { keys, .. } => Some(keys),
+        TruthLayout::Embedded => None,
     }
 }
 

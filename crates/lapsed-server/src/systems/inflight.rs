@@ -5,6 +5,7 @@ pub mod layout;
 pub mod metrics;
 mod outbox;
 mod presets;
+mod rescued;
 pub mod routes;
 pub mod webhook;
 mod words;
@@ -13,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed::assembly::{InflightSpec, default_policy};
+use lapsed::assembly::default_policy;
+use lapsed::inflight::InflightSpec;
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::inflight::rules::{OnDeath, RecoveryPolicy};
@@ -23,25 +25,29 @@ use lapsed_core::schedule::StopSignal;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::layout::{InflightKeys, LayoutPreset, LayoutSection, QueueWord};
+use self::layout::{DeadLetterWord, InflightKeys, LayoutPreset, LayoutSection};
 use self::metrics::JobSeries;
+use self::rescued::{QueuesSetting, Rescued};
 use self::webhook::{DeliverySection, DeliveryWebhook, OUTBOX};
 use super::words::KindWords;
-use super::{Preset, SystemKind};
+use super::{Preset, ShownTicket, SystemKind, TicketRequest};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
-    Section, SystemSettings, plan_id,
+    Access, AdoptStart, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection,
+    ReconcileUsual, Section, SystemSettings, plan_adopt, plan_id,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
 use crate::config::sweep::{PauseAfter, SweepSection};
-use crate::config::token::Scope;
 use crate::config::units::{Limit, Span, show_span};
 use crate::http::Shared;
+use crate::http::problem::Problem;
 use crate::metrics::{KindMetrics, Metrics};
+use crate::node::plan::{describe_brake_of_entries, describe_brake_of_owners};
 use crate::node::shapes::SystemStatus;
-use crate::node::{BuildContext, BuiltSystem, LiveHooks, LiveSystem, OpenSystems, SystemPlan};
+use crate::node::{
+    BuildContext, BuiltSystem, ClaimedName, LiveHooks, LiveSystem, OpenSystems, SystemPlan,
+};
 
 /// Systems of jobs in flight, which are put back on their queues when their worker dies.
 pub struct InflightKind;
@@ -56,6 +62,7 @@ struct InflightSection {
     name: Option<String>,
     store: Option<String>,
     mode: Access,
+    adopt: Option<AdoptStart>,
     #[serde(alias = "orphan_threshold")]
     heartbeat_ttl: Option<Span>,
     heartbeat_interval: Option<Span>,
@@ -63,13 +70,14 @@ struct InflightSection {
     crashes_max: Option<u32>,
     crash_window: Option<Span>,
     max_age: Option<Limit>,
-    queues: Option<QueueWord>,
+    queues: Option<QueuesSetting>,
     queue_key: Option<String>,
     prefix: Option<String>,
     preset: Option<LayoutPreset>,
     index_key: Option<String>,
     jobs_key: Option<String>,
     gc_lock_key: Option<String>,
+    dead_letter: Option<DeadLetterWord>,
     webhook: Option<String>,
     delivery: DeliverySection,
     sweep: SweepSection,
@@ -82,13 +90,14 @@ impl InflightSection {
     fn layout(&mut self) -> LayoutSection {
         LayoutSection {
             access: self.mode,
-            queues: self.queues,
+            queues: self.queues.take(),
             queue_key: self.queue_key.take(),
             prefix: self.prefix.take(),
             preset: self.preset,
             index_key: self.index_key.take(),
             jobs_key: self.jobs_key.take(),
             gc_lock_key: self.gc_lock_key.take(),
+            dead_letter: self.dead_letter,
         }
     }
 }
@@ -122,8 +131,12 @@ impl SystemKind for InflightKind {
         let store = section.store(given.store.as_deref())?;
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
-        let layout = given.layout().plan(section, section.is_embedded(&store), &mut settings)?;
-        let times = plan_times(section, &given, &mut settings)?;
+        let adopt = plan_adopt(section, given.adopt, given.mode, &mut settings)?;
+        let layout = given.layout().plan(section, section.is_exclusive(&store), &mut settings)?;
+        let times = match &layout.rescued {
+            Some(rescued) => rescue_times(section, &given, rescued, &mut settings),
+            None => plan_times(section, &given, &mut settings)?,
+        };
         let mut recovery = plan_recovery(section, &given, &mut settings);
         let webhook = given.webhook.take();
         let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
@@ -137,13 +150,25 @@ impl SystemKind for InflightKind {
             reconcile_usual: ReconcileUsual::default(),
             every_of_env: None,
         };
-        let usual = default_policy(Kind::Inflight, section.is_embedded(&store));
+        let mut usual = default_policy(section.used_by(&store));
+        if layout.rescued.is_some() {
+            usual.every = RESCUE_EVERY;
+        }
         let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
+        let common = SystemSettings { adopt, ..common };
         Ok(Box::new(InflightPlan { common, layout, times, recovery, webhook }))
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
         routes::routes()
+    }
+
+    fn shown_tickets<'a>(
+        &'a self,
+        app: &'a Shared,
+        request: &'a TicketRequest,
+    ) -> BoxFuture<'a, Result<Vec<ShownTicket>, Problem>> {
+        Box::pin(routes::tickets::shown(app, request))
     }
 
     fn words(&self) -> &'static KindWords {
@@ -169,14 +194,6 @@ impl SystemKind for InflightKind {
     fn facts(&self, status: &SystemStatus) -> Vec<(&'static str, String)> {
         words::facts(status)
     }
-
-    fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        routes::SCOPES
-    }
-
-    fn slow_operations(&self) -> &'static [&'static str] {
-        routes::SLOW
-    }
 }
 
 /// Reads `heartbeat_ttl`, which the original application calls `orphan_threshold`, and the interval
@@ -196,6 +213,23 @@ fn plan_times(
     };
     let (ttl, interval) = heartbeat.plan(section, settings)?;
     Ok(InflightTimes { ttl, interval })
+}
+
+/// How often the workers of a foreign job system are looked at, unless the configuration says otherwise.
+const RESCUE_EVERY: Duration = Duration::from_secs(3);
+
+/// `heartbeat_ttl` is how long a worker may show no sign of life. The brake waits for as long as a living worker may need to
+/// show itself again after the store was away.
+fn rescue_times(
+    section: &Section<'_>,
+    given: &InflightSection,
+    rescued: &Rescued,
+    settings: &mut Settings,
+) -> InflightTimes {
+    let ms = Duration::from_millis;
+    let limit = given.heartbeat_ttl.map(|span| span.0);
+    let limit = settings.pick(section, "heartbeat_ttl", limit, ms(rescued.profile.limit_ms));
+    InflightTimes { ttl: ms(rescued.profile.grace_ms).max(limit), interval: limit }
 }
 
 fn plan_recovery(
@@ -220,6 +254,15 @@ fn plan_recovery(
 impl InflightPlan {
     fn describe_heartbeat(&self) -> String {
         let InflightTimes { ttl, interval } = self.times;
+        if let Some(rescued) = &self.layout.rescued {
+            let (title, limit) = (rescued.profile.title, show_span(interval));
+            return match interval.is_zero() {
+                true => format!("a job of {title} is an orphan as soon as its lock is gone"),
+                false => format!(
+                    "a worker of {title} is dead when it has shown no sign of life for {limit}"
+                ),
+            };
+        }
         let (ttl, interval) = (show_span(ttl), show_span(interval));
         match self.layout.access {
             Access::Native => format!(
@@ -242,6 +285,16 @@ impl InflightPlan {
             OnDeath::Drop => "is dropped",
             OnDeath::DeadLetter => "is a dead letter",
         };
+        if self.layout.rescued.is_some() {
+            let (every, limit) = (policy.every, self.times.interval);
+            return format!(
+                "a pass every {}: what a dead worker held {becomes} at the latest {} after the worker's last sign of \
+                 life has ended, give or take {} of jitter",
+                show_span(every),
+                show_span(limit + 2 * every),
+                show_span(2 * every.mul_f64(policy.jitter))
+            );
+        }
         format!(
             "a pass every {}: what a dead worker held {becomes} at the latest {} after its last \
              beat, give or take {} of jitter",
@@ -277,14 +330,38 @@ impl SystemPlan for InflightPlan {
         &self.common
     }
 
+    fn describe_brake(&self) -> String {
+        match self.layout.access {
+            Access::Native => describe_brake_of_owners(&self.common),
+            Access::Adopt
+                if self.layout.rescued.as_ref().is_some_and(|r| r.profile.shows_workers) =>
+            {
+                describe_brake_of_owners(&self.common)
+            }
+            Access::Adopt => describe_brake_of_entries(&self.common, "jobs in flight"),
+        }
+    }
+
     fn describe(&self) -> Vec<String> {
         let mut plan = vec![self.describe_heartbeat(), self.describe_pass()];
         if matches!(self.recovery.on_death, OnDeath::Front | OnDeath::Back) {
             plan.extend(self.describe_limits());
         }
         plan.push(self.layout.describe());
+        plan.extend(self.layout.describe_dead_letters());
         plan.extend(self.webhook.as_ref().map(DeliveryWebhook::describe));
         plan
+    }
+
+    /// Queues may be shared, and in native mode the other keys contain the name of the system.
+    fn claimed_names(&self) -> Vec<ClaimedName> {
+        let Some(adopted) = &self.layout.adopted else { return Vec::new() };
+        let names = [
+            ("index_key", adopted.index_key.clone()),
+            ("jobs_key", adopted.jobs_key.clone()),
+            ("gc_lock_key", adopted.gc_lock_key.clone()),
+        ];
+        ClaimedName::list(&self.common.store, &names)
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
@@ -303,7 +380,11 @@ impl SystemPlan for InflightPlan {
         &InflightHooks
     }
 
-    fn errand(&self, live: &LiveSystem, stop: StopSignal) -> Option<BoxFuture<'static, ()>> {
+    fn background_task(
+        &self,
+        live: &LiveSystem,
+        stop: StopSignal,
+    ) -> Option<BoxFuture<'static, ()>> {
         let webhook = self.webhook.clone()?;
         let inflight = live.share_operations::<Inflight>()?;
         Some(Box::pin(outbox::run(self.common.id.clone(), inflight, webhook, stop)))

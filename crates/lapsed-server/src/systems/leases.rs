@@ -9,26 +9,30 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::assembly::{LeasesSpec, default_policy};
+use futures::future::BoxFuture;
+use lapsed::leases::{LeasesSpec, default_policy};
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
-use lapsed_core::leases::{DECISION_TTL_MS, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
+use lapsed_core::leases::{DECISION_TTL_MS, FORGET_AFTER_MS, TTL_MS, TTL_MS_MAX, TTL_MS_MIN};
 use lapsed_core::receipt::Receipt;
+use lapsed_core::sweep::policy::SweepMode;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::metrics::LeaseSeries;
 use super::words::KindWords;
-use super::{Preset, SystemKind};
+use super::{Preset, ShownTicket, SystemKind, TicketRequest};
 use crate::config::ConfigError;
 use crate::config::common::{
-    BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual, Section,
-    SystemSettings, plan_id,
+    BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileSettings,
+    ReconcileUsual, Section, SystemSettings, plan_id,
 };
 use crate::config::origin::Settings;
+use crate::config::store::StoreUse;
 use crate::config::sweep::{Beside, PauseAfter, SweepSection};
-use crate::config::units::{Span, show_span};
+use crate::config::units::{Every, Span, show_span};
 use crate::http::Shared;
+use crate::http::problem::Problem;
 use crate::metrics::KindMetrics;
 use crate::node::{BuildContext, BuiltSystem, SystemPlan};
 
@@ -36,6 +40,10 @@ use crate::node::{BuildContext, BuiltSystem, SystemPlan};
 const BUCKET: Duration = Duration::from_secs(3_600);
 const BUCKET_MIN: Duration = Duration::from_secs(60);
 const BUCKET_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// The shortest and the longest time for which a key is kept that nobody uses.
+const FORGET_AFTER: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(3_650 * 24 * 3_600);
 
 /// Systems of leases on keys, and of decisions on transactions.
 pub struct LeasesKind;
@@ -51,6 +59,7 @@ struct LeasesSection {
     store: Option<String>,
     ttl: Option<Span>,
     decision_ttl: Option<Span>,
+    forget_after: Option<Every>,
     bucket: Option<Span>,
     idle_grace: Option<Span>,
     op_delay: Option<Span>,
@@ -80,9 +89,10 @@ pub struct LeasesTimes {
     pub ttl: Duration,
     /// How long a decision is kept, unless the request says otherwise.
     pub decision_ttl: Duration,
-    /// The time span of one bucket of the index; `None` on the embedded store, whose index has no
-    /// buckets.
+    /// The time span of one bucket of the index; `None` on a store whose index has no buckets.
     pub bucket: Option<Duration>,
+    /// How long a key is kept that nobody uses; `None`: for ever.
+    pub forget_after: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -101,7 +111,7 @@ impl SystemKind for LeasesKind {
         let id = plan_id(section, Kind::Leases, given.name.as_deref())?;
         let store = section.store(given.store.as_deref())?;
         let mut settings = Settings::default();
-        let times = plan_times(section, &given, section.is_embedded(&store), &mut settings)?;
+        let times = plan_times(section, &given, section.used_by(&store), &mut settings)?;
         let beside = given.beside();
         let upkeep = MaintenanceSections {
             sweep: given.sweep.with(beside, section)?,
@@ -109,10 +119,10 @@ impl SystemKind for LeasesKind {
             brake: given.brake,
             receipts: given.receipts,
             reconcile: given.reconcile,
-            reconcile_usual: ReconcileUsual::default(),
+            reconcile_usual: ReconcileUsual::on(section.used_by(&store)),
             every_of_env: None,
         };
-        let usual = default_policy(Kind::Leases, section.is_embedded(&store));
+        let usual = default_policy(section.used_by(&store));
         let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
         Ok(Box::new(LeasesPlan { common, times }))
     }
@@ -121,12 +131,24 @@ impl SystemKind for LeasesKind {
         routes::routes()
     }
 
+    fn shown_tickets<'a>(
+        &'a self,
+        app: &'a Shared,
+        request: &'a TicketRequest,
+    ) -> BoxFuture<'a, Result<Vec<ShownTicket>, Problem>> {
+        Box::pin(routes::tickets::shown(app, request))
+    }
+
     fn words(&self) -> &'static KindWords {
         &words::WORDS
     }
 
     fn presets(&self) -> &'static [Preset] {
         presets::PRESETS
+    }
+
+    fn former_presets(&self) -> &'static [(&'static str, &'static str)] {
+        presets::FORMER
     }
 
     fn metrics(&self, _clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
@@ -140,16 +162,12 @@ impl SystemKind for LeasesKind {
     fn restored(&self, key: &str, owner: &str, incarnation: u64) -> String {
         words::restored(key, owner, incarnation)
     }
-
-    fn slow_operations(&self) -> &'static [&'static str] {
-        routes::SLOW
-    }
 }
 
 fn plan_times(
     section: &Section<'_>,
     given: &LeasesSection,
-    embedded: bool,
+    used_by: StoreUse,
     settings: &mut Settings,
 ) -> Result<LeasesTimes, ConfigError> {
     let ms = Duration::from_millis;
@@ -164,15 +182,23 @@ fn plan_times(
     };
     let ttl = pick("ttl", given.ttl, ms(TTL_MS), lasting)?;
     let decision_ttl = pick("decision_ttl", given.decision_ttl, ms(DECISION_TTL_MS), lasting)?;
-    let bucket = match (embedded, given.bucket) {
-        (false, bucket) => Some(pick("bucket", bucket, BUCKET, (BUCKET_MIN, BUCKET_MAX))?),
-        (true, None) => None,
-        (true, Some(_)) => {
-            let what = "the embedded store has no buckets: its index is exact; leave it out";
+    let bucket = match (used_by, given.bucket) {
+        (StoreUse::PaidByRequest, bucket) => {
+            Some(pick("bucket", bucket, BUCKET, (BUCKET_MIN, BUCKET_MAX))?)
+        }
+        (_, None) => None,
+        (_, Some(_)) => {
+            let what = "this store has no buckets: its index is exact; leave it out";
             return Err(section.wrong("bucket", what));
         }
     };
-    Ok(LeasesTimes { ttl, decision_ttl, bucket })
+    let usual = Every(Some(ms(FORGET_AFTER_MS)));
+    let forget_after = settings.pick(section, "forget_after", given.forget_after, usual).0;
+    if forget_after.is_some_and(|after| !FORGET_AFTER.contains(&after)) {
+        let (min, max) = (show_span(*FORGET_AFTER.start()), show_span(*FORGET_AFTER.end()));
+        return Err(section.wrong("forget_after", &format!("must be {min} to {max}, or `off`")));
+    }
+    Ok(LeasesTimes { ttl, decision_ttl, bucket, forget_after })
 }
 
 impl LeasesPlan {
@@ -189,6 +215,34 @@ impl LeasesPlan {
                  others"
             ),
         }
+    }
+
+    fn describe_forgetting(&self) -> String {
+        match self.times.forget_after {
+            Some(after) => format!(
+                "forgets keys that nobody uses: {} after the deadline of the last lease, unless the \
+                 key has a state; its tokens do not start again",
+                show_span(after)
+            ),
+            None => "forgets keys that nobody uses: never".to_owned(),
+        }
+    }
+
+    fn describe_reconcile(&self) -> String {
+        let ReconcileSettings { every, requests_per_hour } = self.common.reconcile;
+        let Some(every) = every else {
+            return "compares index and records: off (`lapsed reconcile` does it once)".to_owned();
+        };
+        let who = match self.common.policy.mode {
+            SweepMode::Leader => ", by the leader",
+            SweepMode::Idempotent => "",
+        };
+        let idle = self.common.policy.idle_grace.map_or("", |_| ", while nobody uses the leases");
+        format!(
+            "compares index and records: every {}{who}{idle}, with at most {requests_per_hour} \
+             requests per hour of its own",
+            show_span(every)
+        )
     }
 
     fn describe_bounds(&self) -> Option<String> {
@@ -213,7 +267,7 @@ impl SystemPlan for LeasesPlan {
     }
 
     fn describe(&self) -> Vec<String> {
-        let LeasesTimes { ttl, decision_ttl, bucket } = self.times;
+        let LeasesTimes { ttl, decision_ttl, bucket, .. } = self.times;
         let mut plan = vec![
             format!(
                 "a lease lasts {} from each renewal unless told, by the store's clock; a decision is \
@@ -230,6 +284,13 @@ impl SystemPlan for LeasesPlan {
                 show_span(bucket)
             )
         }));
+        plan.extend(bucket.map(|_| {
+            "records are in lapsed's own format: lockd, and any other program, can neither read nor \
+             write them, so use a prefix that is lapsed's alone"
+                .to_owned()
+        }));
+        plan.push(self.describe_forgetting());
+        plan.extend(bucket.map(|_| self.describe_reconcile()));
         plan
     }
 
@@ -246,8 +307,8 @@ impl SystemPlan for LeasesPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let LeasesTimes { ttl, decision_ttl, bucket } = self.times;
-        let spec = LeasesSpec { ttl, decision_ttl, bucket };
+        let LeasesTimes { ttl, decision_ttl, bucket, forget_after } = self.times;
+        let spec = LeasesSpec { bucket, forget_after, ..LeasesSpec::new(ttl, decision_ttl) };
         let leases = ground.assembly.leases(ground.store, common.id.clone(), spec)?;
         Ok(BuiltSystem { system: leases.clone(), operations: leases, store: None })
     }

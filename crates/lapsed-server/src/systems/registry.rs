@@ -9,7 +9,8 @@ mod words;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed::assembly::{RedisRegistry, RegistrySpec, default_policy};
+use lapsed::assembly::default_policy;
+use lapsed::registry::{RedisRegistry, RegistrySpec};
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::registry::HEARTBEAT_TTL_MS;
@@ -22,17 +23,16 @@ use super::words::KindWords;
 use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
-    Section, SystemSettings, plan_id, plan_key, plan_shards,
+    Access, AdoptStart, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection,
+    ReconcileUsual, Section, SystemSettings, plan_adopt, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::Settings;
 use crate::config::sweep::{PauseAfter, SweepSection};
-use crate::config::token::Scope;
 use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::Shared;
 use crate::metrics::KindMetrics;
-use crate::node::{BuildContext, BuiltSystem, SystemPlan};
+use crate::node::{BuildContext, BuiltSystem, ClaimedName, SystemPlan};
 use crate::stores::template;
 
 /// The environment variable of the janitor that this kind is modelled on. It takes precedence over
@@ -52,6 +52,7 @@ struct RegistrySection {
     name: Option<String>,
     store: Option<String>,
     mode: Access,
+    adopt: Option<AdoptStart>,
     heartbeat_ttl: Option<Span>,
     heartbeat_interval: Option<Span>,
     registry_key: Option<String>,
@@ -85,6 +86,7 @@ impl SystemKind for RegistryKind {
         let store = section.store(given.store.as_deref())?;
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
+        let adopt = plan_adopt(section, given.adopt, given.mode, &mut settings)?;
         let mut layout = plan_layout(section, &mut given, &mut settings)?;
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
         let heartbeat = Heartbeat::given(beat, pause, Duration::from_millis(HEARTBEAT_TTL_MS));
@@ -103,8 +105,9 @@ impl SystemKind for RegistryKind {
             reconcile_usual: ReconcileUsual::default(),
             every_of_env: interval_of_env(section)?.map(|every| (every, INTERVAL_ENV)),
         };
-        let usual = default_policy(Kind::Registry, section.is_embedded(&store));
+        let usual = default_policy(section.used_by(&store));
         let common = upkeep.plan(section, (id, store), ttl, usual, settings)?;
+        let common = SystemSettings { adopt, ..common };
         Ok(Box::new(RegistryPlan { common, redis, heartbeat_interval: interval }))
     }
 
@@ -122,14 +125,6 @@ impl SystemKind for RegistryKind {
 
     fn metrics(&self, clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
         Some(Box::new(EvictedSeries::new(clock.clone())))
-    }
-
-    fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        routes::SCOPES
-    }
-
-    fn slow_operations(&self) -> &'static [&'static str] {
-        routes::SLOW
     }
 }
 
@@ -185,6 +180,16 @@ impl SystemPlan for RegistryPlan {
                 show_span(policy.every.mul_f64(policy.jitter))
             ),
         ]
+    }
+
+    /// Heartbeats that the application writes may serve several registries; those of native mode are written here.
+    fn claimed_names(&self) -> Vec<ClaimedName> {
+        let (RedisRegistry::Native(layout) | RedisRegistry::Adopt(layout)) = &self.redis;
+        let mut names = vec![("registry_key", layout.registry_key.clone())];
+        if let RedisRegistry::Native(layout) = &self.redis {
+            names.push(("heartbeat_key", layout.heartbeat_key.of("{owner}")));
+        }
+        ClaimedName::list(&self.common.store, &names)
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use lapsed::assembly::{RedisSessionsKeys, SessionsSpec, default_policy};
+use lapsed::sessions::{RedisSessionsKeys, SessionsSpec, default_policy};
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::sessions::{GRACE_MS, HEARTBEAT_TTL_MS};
@@ -29,11 +29,11 @@ use crate::config::common::{
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
 use crate::config::sweep::{PauseAfter, SweepSection};
-use crate::config::token::Scope;
 use crate::config::units::{Span, parse_go_span, show_span};
 use crate::http::Shared;
 use crate::metrics::{KindMetrics, Metrics};
-use crate::node::{BuildContext, BuiltSystem, OpenSystems, SystemPlan};
+use crate::node::plan::{describe_brake_of_entries, describe_brake_of_owners};
+use crate::node::{BuildContext, BuiltSystem, ClaimedName, OpenSystems, SystemPlan};
 use crate::stores::template;
 
 /// Environment variables of the application that this kind is modelled on. They take precedence
@@ -115,7 +115,7 @@ impl SystemKind for SessionsKind {
         let times = SessionsTimes { grace, ttl };
         (layout.grace, layout.heartbeat_ttl) = (grace, ttl);
         let access = given.mode;
-        let usual = default_policy(Kind::Sessions, section.is_embedded(&store));
+        let usual = default_policy(section.used_by(&store));
         let silence = threshold(access, times);
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
         let common = SystemSettings { grace: Some(grace), ..common };
@@ -140,14 +140,6 @@ impl SystemKind for SessionsKind {
 
     fn scrape<'a>(&'a self, metrics: &'a Metrics, systems: &'a OpenSystems) -> BoxFuture<'a, ()> {
         Box::pin(metrics::scrape(metrics, systems))
-    }
-
-    fn scopes(&self) -> &'static [(&'static str, Scope)] {
-        routes::SCOPES
-    }
-
-    fn slow_operations(&self) -> &'static [&'static str] {
-        routes::SLOW
     }
 }
 
@@ -222,6 +214,20 @@ impl SystemPlan for SessionsPlan {
         &self.common
     }
 
+    fn describe_brake(&self) -> String {
+        match self.access {
+            Access::Native => describe_brake_of_owners(&self.common),
+            // Disconnected sessions run out by themselves: if passes are rare, most are always due.
+            Access::Adopt if self.common.policy.every > self.common.threshold / 2 => format!(
+                "the brake holds for {} after the store was away, and when the operator says so; it \
+                 cannot recognise a mass death, because passes are rarer than twice per grace \
+                 (sweep.every)",
+                show_span(self.common.threshold)
+            ),
+            Access::Adopt => describe_brake_of_entries(&self.common, "disconnected sessions"),
+        }
+    }
+
     fn describe(&self) -> Vec<String> {
         let (policy, grace) = (&self.common.policy, self.times.grace);
         let mut plan = vec![
@@ -237,6 +243,13 @@ impl SystemPlan for SessionsPlan {
                 show_span(policy.every.mul_f64(policy.jitter))
             ),
         ];
+        if self.access == Access::Adopt {
+            plan.push(
+                "adopted sessions show no heartbeats, only whether somebody is connected: lapsed cannot \
+                 see whether the key names are right, and does not observe first; look at a dry run"
+                    .to_owned(),
+            );
+        }
         if self.access == Access::Native {
             plan.push(format!(
                 "owners beat every {} and are dead after {} of silence; their references go with \
@@ -246,6 +259,17 @@ impl SystemPlan for SessionsPlan {
             ));
         }
         plan
+    }
+
+    fn claimed_names(&self) -> Vec<ClaimedName> {
+        let layout = &self.layout;
+        let names = [
+            ("disconnected_key", layout.disconnected_key.clone()),
+            ("session_key", layout.session_key.of("{session}")),
+            ("ref_count_key", layout.ref_count_key.of("{session}")),
+            ("broadcaster_key", layout.broadcaster_key.of("{broadcaster}")),
+        ];
+        ClaimedName::list(&self.common.store, &names)
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {

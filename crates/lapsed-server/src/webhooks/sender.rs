@@ -34,15 +34,25 @@ pub async fn run(
     stop: StopSignal,
 ) {
     let sender = WebhookSender { hook, live, stop };
+    let mut is_waiting = false;
     while !sender.stop.is_told() {
         wakeups.mark_unchanged();
-        match sender.round().await {
+        let round = sender.round().await;
+        let is_new = !std::mem::replace(&mut is_waiting, round.is_err());
+        match round {
             Ok(DeliveryRound::Went) => {}
             Ok(DeliveryRound::Nothing) => sender.nap(sender.look(), wakeups.changed()).await,
             Ok(DeliveryRound::NotOurs) => sender.nap(TURN / 3, std::future::pending::<()>()).await,
             Err(error) => {
                 let (webhook, system) = (sender.hook.name(), sender.live.id());
-                tracing::warn!(%webhook, %system, %error, "delivery waits until the store answers");
+                match is_new {
+                    true => {
+                        tracing::warn!(%webhook, %system, %error, "delivery waits until the store answers")
+                    }
+                    false => {
+                        tracing::debug!(%webhook, %system, %error, "delivery still waits for the store")
+                    }
+                }
                 sender.nap(PAUSE, std::future::pending::<()>()).await;
             }
         }

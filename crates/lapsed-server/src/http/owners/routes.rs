@@ -12,13 +12,20 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{HttpResult, bounded, claim, is_full, owners, page_limit};
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
+use crate::http::idempotency::Repeatable;
 use crate::http::problem::Problem;
+use crate::http::route_rules::owner_in_body;
 use crate::http::{Shared, schemas};
 
 /// The owners' routes under the path of `kind`.
 pub fn routes(kind: Kind) -> OpenApiRouter<Shared> {
-    let all: [UtoipaMethodRouter<Shared>; 5] =
-        [routes!(start), routes!(beat), routes!(beat_many), routes!(all), routes!(one)];
+    let all: [UtoipaMethodRouter<Shared>; 5] = [
+        owner_in_body("owner", routes!(start)),
+        owner_in_body("owner", routes!(beat)),
+        owner_in_body("beats/*/owner", routes!(beat_many)),
+        routes!(all),
+        routes!(one),
+    ];
     let hang = |router: OpenApiRouter<Shared>, routes| router.routes(under(kind, routes));
     all.into_iter().fold(OpenApiRouter::new(), hang)
 }
@@ -55,18 +62,28 @@ impl FromRequestParts<Shared> for Of {
     }
 }
 
-/// Starts a new incarnation of an owner.
-#[utoipa::path(post, path = "/start", params(("name" = String, Path)),
+/// Starts a new incarnation of an owner. A repetition with the same `Idempotency-Key` starts nothing and
+/// answers with the same incarnation.
+#[utoipa::path(post, path = "/start",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = StartBody,
     responses((status = 201, body = BeatAnswer)))]
 async fn start(
     State(app): State<Shared>,
     Of(kind): Of,
     Path(name): Path<String>,
-    Json(body): Json<StartBody>,
+    Repeatable { body, request }: Repeatable<StartBody>,
 ) -> HttpResult<(StatusCode, JsonAnswer<BeatAnswer>)> {
     let owner = lapsed_core::Name::new(&body.owner)?;
-    let beat = owners(&app, kind, &name)?.start(&owner, body.ttl()?).await?;
+    let (owners, ttl) = (owners(&app, kind, &name)?, body.ttl()?);
+    let beat = match request.is_repeatable() {
+        true => owners.start_once(&request, &owner, ttl).await?,
+        false => owners.start(&owner, ttl).await?,
+    };
+    app.metrics.owner_started(kind, &owner);
     Ok((StatusCode::CREATED, JsonAnswer(BeatAnswer::of(body.owner, beat))))
 }
 

@@ -16,7 +16,7 @@ use lapsed_redis::MirrorEvent;
 use tokio::sync::mpsc::Receiver;
 
 use crate::node::{ReconcileOrder, Reconciler};
-use crate::stores::ChangeSources;
+use lapsed::availability::ChangeSources;
 
 /// How long changes are collected before they are applied, so that an application that changes many
 /// providers at once causes few calls.

@@ -108,15 +108,20 @@ impl MirrorKeys {
         })
     }
 
+    /// The names of all keys, each with its configuration key.
+    pub fn names(&self) -> [(&'static str, String); 5] {
+        [
+            ("online_key", self.online.clone()),
+            ("deactivated_key", self.deactivated.clone()),
+            ("capacity_key", self.capacity.clone()),
+            ("heartbeat_key", self.heartbeat.clone()),
+            ("snapshot_key", self.snapshot.clone()),
+        ]
+    }
+
     /// Refuses key names that are used twice.
     fn check(&self, section: &Section<'_>) -> Result<(), ConfigError> {
-        let all = [
-            ("online_key", &self.online),
-            ("deactivated_key", &self.deactivated),
-            ("capacity_key", &self.capacity),
-            ("heartbeat_key", &self.heartbeat),
-            ("snapshot_key", &self.snapshot),
-        ];
+        let all = self.names();
         for (index, (key, name)) in all.iter().enumerate() {
             if let Some((other, _)) = all[..index].iter().find(|(_, other)| other == name) {
                 return Err(section.wrong(key, &format!("is the same key as `{other}`")));

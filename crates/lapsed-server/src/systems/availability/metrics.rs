@@ -17,8 +17,12 @@ use crate::metrics::labels::{ByOutcome, BySource, OfSystem};
 use crate::metrics::{KindMetrics, Metrics};
 use crate::node::OpenSystems;
 
-const BEATS: &[ProviderBeat] =
-    &[ProviderBeat::Noted, ProviderBeat::Deactivated, ProviderBeat::Offline];
+const BEATS: &[ProviderBeat] = &[
+    ProviderBeat::Noted,
+    ProviderBeat::Deactivated,
+    ProviderBeat::Offline,
+    ProviderBeat::Unavailable,
+];
 
 /// The series of all systems of availability.
 #[derive(Default)]
@@ -36,6 +40,7 @@ pub struct AvailabilitySeries {
     snapshots: Family<OfSystem, Counter>,
     beats_mirrored: Family<OfSystem, Counter>,
     statements: Family<OfSystem, Counter>,
+    mass_beats: Family<OfSystem, Counter>,
 }
 
 impl KindMetrics for AvailabilitySeries {
@@ -59,7 +64,9 @@ impl KindMetrics for AvailabilitySeries {
         ] {
             drop(gauges.get_or_create(of));
         }
-        for counters in [&self.seeds, &self.snapshots, &self.beats_mirrored, &self.statements] {
+        for counters in
+            [&self.seeds, &self.snapshots, &self.beats_mirrored, &self.statements, &self.mass_beats]
+        {
             drop(counters.get_or_create(of));
         }
     }
@@ -92,6 +99,8 @@ impl AvailabilitySeries {
         to.register("lapsed_availability_heartbeats_mirrored", help, self.beats_mirrored.clone());
         let help = "Statements that this process sent to Postgres";
         to.register("lapsed_availability_truth_statements", help, self.statements.clone());
+        let help = "How often heartbeats were found that an application wrote at once, by no ping";
+        to.register("lapsed_availability_mass_heartbeats", help, self.mass_beats.clone());
     }
 
     /// Copies the counts and the state of a system into the series.
@@ -121,6 +130,8 @@ impl AvailabilitySeries {
         let presence = glance.mirror.as_ref().ok();
         if let Some(presence) = presence {
             self.online.get_or_create(of).set(presence.online as i64);
+            let mass = self.mass_beats.get_or_create(of);
+            mass.inner().store(presence.mass_beats_seen, Ordering::Relaxed);
         }
         if let Some((available, _)) = glance.available {
             self.available.get_or_create(of).set(available as i64);

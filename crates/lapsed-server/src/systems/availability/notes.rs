@@ -1,9 +1,15 @@
 //! Advice about the servers that a system of availability uses: settings that are not wrong, but
 //! that the person who sets the servers up should know about.
 
-use super::{is_instant, tables};
+use lapsed_availability::{Mirror, PAGE_MAX};
+use lapsed_core::sweep::Cursor;
+use lapsed_postgres::Postgres;
+use lapsed_redis::Redis;
+
+use super::{is_instant, mirror_keys, tables};
 use crate::config::store::StoreConfig;
 use crate::node::SystemPlan;
+use crate::node::shapes::MassHeartbeats;
 use crate::stores::OpenStore;
 
 /// The advice about one store, one sentence per element.
@@ -14,27 +20,41 @@ pub async fn of(
 ) -> lapsed_core::Result<Vec<String>> {
     let plans = || plans.iter().map(|plan| &**plan);
     let mut notes = Vec::new();
-    match opened {
-        OpenStore::Redis(redis) => {
-            let mirrored: Vec<&dyn SystemPlan> =
-                plans().filter(|plan| plan.common().mirror.as_ref() == Some(&store.name)).collect();
-            if !mirrored.is_empty() {
-                notes.extend(eviction(redis.eviction().await?));
-            }
-            if mirrored.iter().any(|plan| is_instant(*plan)) {
-                notes.push(instant(redis.keyspace_events().await));
-            }
+    if let Some(redis) = opened.get::<Redis>() {
+        let mirrored: Vec<&dyn SystemPlan> =
+            plans().filter(|plan| plan.common().mirror.as_ref() == Some(&store.name)).collect();
+        if !mirrored.is_empty() {
+            notes.extend(eviction(redis.eviction().await?));
         }
-        OpenStore::Postgres(postgres) => {
-            for plan in plans().filter(|plan| plan.common().store == store.name) {
-                let Some(tables) = tables(plan) else { continue };
-                let (there, all) = postgres.triggers(tables).await?;
-                notes.push(triggers(plan, there, all));
-            }
+        if mirrored.iter().any(|plan| is_instant(*plan)) {
+            notes.push(instant(redis.keyspace_events().await));
         }
-        _ => {}
+        for plan in mirrored {
+            notes.extend(mass_heartbeats(plan, redis).await?);
+        }
+    }
+    if let Some(postgres) = opened.get::<Postgres>() {
+        for plan in plans().filter(|plan| plan.common().store == store.name) {
+            let Some(tables) = tables(plan) else { continue };
+            let (there, all) = postgres.triggers(tables).await?;
+            notes.push(triggers(plan, there, all));
+        }
     }
     Ok(notes)
+}
+
+/// Looks at the heartbeats now, and tells of those that were found written at once in the past hour.
+async fn mass_heartbeats(
+    plan: &dyn SystemPlan,
+    redis: &Redis,
+) -> lapsed_core::Result<Option<String>> {
+    let Some(keys) = mirror_keys(plan) else { return Ok(None) };
+    let (id, stale) = (plan.common().id.clone(), plan.common().threshold);
+    let mirror = redis.mirror(id.clone(), keys.on_redis()?, stale)?;
+    let stale_ms = stale.as_millis() as u64;
+    mirror.beats(&Cursor::default(), PAGE_MAX, stale_ms).await?;
+    let found = MassHeartbeats::of(&mirror.presence(stale_ms).await?);
+    Ok(found.map(|found| format!("warning: {id}: {}", found.describe())))
 }
 
 fn eviction(policy: Option<String>) -> Option<String> {
@@ -66,11 +86,11 @@ fn triggers(plan: &dyn SystemPlan, there: usize, all: usize) -> String {
     match there {
         0 => format!(
             "{id}: no triggers: what an application changes by itself is followed when mirror and truth \
-             are compared (`lapsed schema apply --triggers` makes it at once)"
+             are compared (`lapsed schema apply --triggers{{again}}` makes it at once)"
         ),
         there if there < all => format!(
             "warning: {id}: only {there} of {all} triggers are there or enabled; `lapsed schema apply \
-             --triggers` makes them all"
+             --triggers{{again}}` makes them all"
         ),
         _ => format!("{id}: triggers tell what an application changes by itself"),
     }

@@ -18,7 +18,6 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::config::token::Scope;
 use crate::http::Shared;
 use crate::http::extract::JsonAnswer;
 use crate::http::owners::HttpResult;
@@ -30,9 +29,6 @@ const SOURCE: HeaderName = HeaderName::from_static("lapsed-source");
 
 /// The header that is `behind` if the mirror could not be updated yet.
 const MIRROR: HeaderName = HeaderName::from_static("lapsed-mirror");
-
-/// Only an operator may change the settings, which decide when a provider counts as silent.
-pub const SCOPES: &[(&str, Scope)] = &[("config", Scope::Act)];
 
 /// The routes of all operations on availability.
 pub fn routes() -> OpenApiRouter<Shared> {

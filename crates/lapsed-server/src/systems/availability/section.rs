@@ -122,7 +122,7 @@ pub fn plan_mirror(
     given: Option<&str>,
 ) -> Result<Option<String>, ConfigError> {
     let mirrors = section.mirrors();
-    match (section.is_embedded(store), given) {
+    match (section.is_exclusive(store), given) {
         (true, None) => Ok(None),
         (true, Some(_)) => Err(section.wrong(
             "mirror",

@@ -54,5 +54,6 @@ pub fn facts(status: &SystemStatus) -> Vec<(&'static str, String)> {
         let max = settings.max_customers_per_mitra;
         facts.push(("settings", format!("{silence}, at most {max} sessions each")));
     }
+    facts.extend(of.mass_heartbeats.as_ref().map(|mass| ("warning", mass.describe())));
     facts
 }

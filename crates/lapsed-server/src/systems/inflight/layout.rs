@@ -3,16 +3,21 @@
 
 use std::fmt;
 
-use lapsed::assembly::RedisInflight;
+use lapsed::inflight::RedisInflight;
 use lapsed_core::inflight::rules::RecoveryPolicy;
-use lapsed_redis::{AdoptedInflightLayout, InflightLayout, QueueFormat};
+use lapsed_redis::{
+    AdoptedInflightLayout, DeadLetterPlace, InflightLayout, ProfileInfo, QueueFormat,
+    profile_names, profiles,
+};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
 
 use crate::config::ConfigError;
 use crate::config::common::{Access, Section, plan_key};
 use crate::config::origin::{Settings, Show};
 use crate::stores::template;
 use crate::systems::inflight::InflightTimes;
+use crate::systems::inflight::rescued::{QueuesSetting, Rescued};
 
 /// The data structure that holds a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -59,19 +64,69 @@ impl Show for QueueWord {
     }
 }
 
-/// The application whose key names are used.
+/// Where dead letters are kept in adopt mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "lowercase")]
+pub enum DeadLetterWord {
+    /// Sidekiq's own set of dead jobs.
+    Sidekiq,
+    Lapsed,
+}
+
+impl DeadLetterWord {
+    fn place(self) -> DeadLetterPlace {
+        match self {
+            DeadLetterWord::Sidekiq => DeadLetterPlace::Sidekiq,
+            DeadLetterWord::Lapsed => DeadLetterPlace::Lapsed,
+        }
+    }
+}
+
+impl Show for DeadLetterWord {
+    fn show(&self) -> String {
+        self.place().as_str().to_owned()
+    }
+}
+
+/// The application whose key names are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutPreset {
     SidekiqAsyncHttp,
     SidekiqPatientHttp,
+    /// A foreign job system, whose keys its profile knows.
+    Foreign(ProfileInfo),
+}
+
+impl<'de> Deserialize<'de> for LayoutPreset {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let own = [LayoutPreset::SidekiqAsyncHttp, LayoutPreset::SidekiqPatientHttp];
+        let foreign = profiles().into_iter().map(LayoutPreset::Foreign);
+        let found = own.into_iter().chain(foreign).find(|preset| preset.to_string() == word);
+        found.ok_or_else(|| {
+            let names = ["sidekiq-async-http", "sidekiq-patient-http"].into_iter();
+            let names: Vec<_> = names.chain(profile_names()).collect();
+            D::Error::custom(format!(
+                "there is no preset `{word}`; these are: {}",
+                names.join(", ")
+            ))
+        })
+    }
 }
 
 impl LayoutPreset {
     fn prefix(self) -> &'static str {
         match self {
-            LayoutPreset::SidekiqAsyncHttp => "sidekiq:async_http:",
             LayoutPreset::SidekiqPatientHttp => "sidekiq:patient_http:",
+            LayoutPreset::SidekiqAsyncHttp | LayoutPreset::Foreign(_) => "sidekiq:async_http:",
+        }
+    }
+
+    /// The foreign job system, if it is one.
+    pub fn foreign(self) -> Option<ProfileInfo> {
+        match self {
+            LayoutPreset::Foreign(profile) => Some(profile),
+            LayoutPreset::SidekiqAsyncHttp | LayoutPreset::SidekiqPatientHttp => None,
         }
     }
 }
@@ -81,6 +136,7 @@ impl fmt::Display for LayoutPreset {
         f.write_str(match self {
             LayoutPreset::SidekiqAsyncHttp => "sidekiq-async-http",
             LayoutPreset::SidekiqPatientHttp => "sidekiq-patient-http",
+            LayoutPreset::Foreign(profile) => profile.name,
         })
     }
 }
@@ -97,13 +153,14 @@ const PREFIX: &str = "lapsed:inflight";
 /// The part of the configuration's section that is about keys.
 pub struct LayoutSection {
     pub access: Access,
-    pub queues: Option<QueueWord>,
+    pub queues: Option<QueuesSetting>,
     pub queue_key: Option<String>,
     pub prefix: Option<String>,
     pub preset: Option<LayoutPreset>,
     pub index_key: Option<String>,
     pub jobs_key: Option<String>,
     pub gc_lock_key: Option<String>,
+    pub dead_letter: Option<DeadLetterWord>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,6 +177,8 @@ pub struct InflightKeys {
     /// The application's own keys in adopt mode, where the application registers jobs itself;
     /// `None` in native mode.
     pub adopted: Option<Adopted>,
+    /// The foreign job system whose keys are read; `None` if the keys above are.
+    pub rescued: Option<Rescued>,
 }
 
 /// The keys that the application writes itself in adopt mode.
@@ -134,6 +193,8 @@ pub struct Adopted {
     /// Whether the application keeps details of each job in further keys, which are removed
     /// together with the job.
     pub has_details: bool,
+    /// Where jobs are kept that will not be retried automatically.
+    pub dead_letter: DeadLetterWord,
 }
 
 impl Adopted {
@@ -148,6 +209,7 @@ impl Adopted {
             gc_lock_key: self.gc_lock_key.clone(),
             details_key: details(keys.details_key),
             details_index_key: details(keys.details_index_key),
+            dead_letter: self.dead_letter.place(),
             ..keys
         }
     }
@@ -162,11 +224,22 @@ impl LayoutSection {
         settings: &mut Settings,
     ) -> Result<InflightKeys, ConfigError> {
         self.check(section, is_embedded)?;
+        if let Some(profile) = self.preset.and_then(LayoutPreset::foreign) {
+            return self.rescue(section, profile, settings);
+        }
         let usual = match self.access {
             Access::Native => QueueWord::Lapsed,
             Access::Adopt => QueueWord::Sidekiq,
         };
-        let queues = settings.pick(section, "queues", self.queues, usual);
+        let given = match self.queues.take() {
+            Some(QueuesSetting::Named(_)) => {
+                let what = "a list of queues goes with the preset of a job system, such as preset = \"rq\"";
+                return Err(section.wrong("queues", what));
+            }
+            Some(QueuesSetting::Stored(word)) => Some(word),
+            None => None,
+        };
+        let queues = settings.pick(section, "queues", given, usual);
         let (access, given) = (self.access, self.queue_key.take());
         let place = Some("{queue}");
         let queue_key = plan_key(section, "queue_key", given, queues.usual_key(), place, settings)?;
@@ -176,16 +249,52 @@ impl LayoutSection {
                 (plan_key(section, "prefix", given, PREFIX, None, settings)?, None)
             }
             Access::Adopt => {
-                let (prefix, adopted) = self.adopt(section, settings)?;
+                let (prefix, adopted) = self.adopt(section, queues, settings)?;
                 (prefix, Some(adopted))
             }
         };
-        Ok(InflightKeys { access, is_embedded, queues, queue_key, prefix, adopted })
+        let rescued = None;
+        Ok(InflightKeys { access, is_embedded, queues, queue_key, prefix, adopted, rescued })
+    }
+
+    /// The keys of a foreign job system are known to its profile.
+    fn rescue(
+        mut self,
+        section: &Section<'_>,
+        profile: ProfileInfo,
+        settings: &mut Settings,
+    ) -> Result<InflightKeys, ConfigError> {
+        for (key, is_given) in [
+            ("index_key", self.index_key.is_some()),
+            ("jobs_key", self.jobs_key.is_some()),
+            ("gc_lock_key", self.gc_lock_key.is_some()),
+            ("queue_key", self.queue_key.is_some()),
+            ("dead_letter", self.dead_letter.is_some()),
+        ] {
+            if is_given {
+                let name = profile.name;
+                let what = format!("has no effect with preset = \"{name}\", which knows the keys");
+                return Err(section.wrong(key, &what));
+            }
+        }
+        let preset = LayoutPreset::Foreign(profile);
+        settings.pick(section, "preset", Some(preset), preset);
+        let (queues, prefix) = (self.queues.take(), self.prefix.take());
+        Ok(InflightKeys {
+            access: self.access,
+            is_embedded: false,
+            queues: QueueWord::List,
+            queue_key: String::new(),
+            prefix: prefix.clone().unwrap_or_default(),
+            adopted: None,
+            rescued: Some(Rescued::new(section, profile, queues, prefix)?),
+        })
     }
 
     fn adopt(
         mut self,
         section: &Section<'_>,
+        queues: QueueWord,
         settings: &mut Settings,
     ) -> Result<(String, Adopted), ConfigError> {
         let is_other = self.preset.is_none() && self.prefix.is_some();
@@ -201,8 +310,29 @@ impl LayoutSection {
             jobs_key: key("jobs_key", self.jobs_key.take(), "inflight_jobs")?,
             gc_lock_key: key("gc_lock_key", self.gc_lock_key.take(), "gc_lock")?,
             has_details: is_other || preset == LayoutPreset::SidekiqPatientHttp,
+            dead_letter: self.plan_dead_letter(section, queues, settings)?,
         };
         Ok((prefix, adopted))
+    }
+
+    /// Sidekiq's users look for dead jobs in Sidekiq's own set.
+    fn plan_dead_letter(
+        &self,
+        section: &Section<'_>,
+        queues: QueueWord,
+        settings: &mut Settings,
+    ) -> Result<DeadLetterWord, ConfigError> {
+        let usual = match queues {
+            QueueWord::Sidekiq => DeadLetterWord::Sidekiq,
+            _ => DeadLetterWord::Lapsed,
+        };
+        if self.dead_letter == Some(DeadLetterWord::Sidekiq) && usual == DeadLetterWord::Lapsed {
+            return Err(section.wrong(
+                "dead_letter",
+                "\"sidekiq\" goes with queues = \"sidekiq\": only Sidekiq has a set of dead jobs",
+            ));
+        }
+        Ok(settings.pick(section, "dead_letter", self.dead_letter, usual))
     }
 
     /// Refuses settings that would have no effect or cannot work.
@@ -213,6 +343,7 @@ impl LayoutSection {
             ("index_key", self.index_key.is_some()),
             ("jobs_key", self.jobs_key.is_some()),
             ("gc_lock_key", self.gc_lock_key.is_some()),
+            ("dead_letter", self.dead_letter.is_some()),
         ] {
             if is_given && !adopts {
                 return Err(section.wrong(
@@ -223,15 +354,17 @@ impl LayoutSection {
             }
         }
         match self.queues {
-            Some(QueueWord::Lapsed) if adopts => Err(section.wrong(
+            Some(QueuesSetting::Stored(QueueWord::Lapsed)) if adopts => Err(section.wrong(
                 "queues",
                 "jobs that the application registers itself go back to its own queues: \
                  \"sidekiq\", \"list\" or \"stream\"",
             )),
-            Some(queues) if is_embedded && queues != QueueWord::Lapsed => Err(section.wrong(
-                "queues",
-                "an embedded store has queues of its own only: leave it out, or use Redis",
-            )),
+            Some(QueuesSetting::Stored(queues)) if is_embedded && queues != QueueWord::Lapsed => {
+                Err(section.wrong(
+                    "queues",
+                    "an embedded store has queues of its own only: leave it out, or use Redis",
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -244,6 +377,9 @@ impl InflightKeys {
         times: InflightTimes,
         recovery: &RecoveryPolicy,
     ) -> lapsed_core::Result<RedisInflight> {
+        if let Some(rescued) = &self.rescued {
+            return Ok(RedisInflight::Rescue(rescued.layout(times.interval, recovery)));
+        }
         let queue_key = template("queue_key", &self.queue_key, "queue")?;
         let (queues, recovery) = (self.queues.format(), recovery.clone());
         let Some(adopted) = &self.adopted else {
@@ -265,8 +401,25 @@ impl InflightKeys {
         }))
     }
 
+    /// A sentence about where dead letters are, for `lapsed check`.
+    pub fn describe_dead_letters(&self) -> Option<String> {
+        Some(match self.adopted.as_ref()?.dead_letter {
+            DeadLetterWord::Sidekiq => {
+                "dead letters are in Sidekiq's own dead set, and in its Web \
+                                        UI: retry or delete them there, or with `lapsed dead`"
+                    .to_owned()
+            }
+            DeadLetterWord::Lapsed => {
+                "dead letters are kept by lapsed: see them with `lapsed dead list`".to_owned()
+            }
+        })
+    }
+
     /// A sentence about the queues, for `lapsed check`.
     pub fn describe(&self) -> String {
+        if let Some(rescued) = &self.rescued {
+            return rescued.describe();
+        }
         let key = &self.queue_key;
         let queues = match self.queues {
             QueueWord::Lapsed => "queues are lapsed's own".to_owned(),

@@ -4,43 +4,42 @@ mod claims;
 pub mod letters;
 mod shapes;
 mod taking;
+pub mod tickets;
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use lapsed_core::inflight::{Inflight, Job, JobCounts, NewJob};
 use lapsed_core::owner::Claim;
+use lapsed_core::request::RequestId;
 use lapsed_core::{Kind, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
-use crate::config::token::Scope;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
+use crate::http::idempotency::{Repeatable, made_up_id};
 use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult, claim, page_limit};
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body, slow};
 use crate::http::{Shared, schemas};
 
 pub use shapes::{DeadLetters, JobBody, PutBackBody};
 
-/// Only an operator may change dead letters.
-pub const SCOPES: &[(&str, Scope)] = &[("dead/put_back", Scope::Act), ("dead/delete", Scope::Act)];
-
-/// Retiring a worker puts back all of its jobs, which may take long; `take` waits for jobs.
-pub const SLOW: &[&str] = &["retire", "take"];
-
 /// The routes of all operations on jobs.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(enqueue))
-        .routes(routes!(enqueue_many))
-        .routes(routes!(register))
-        .routes(routes!(register_many))
+        // A job on a queue has no owner yet.
+        .routes(for_owner(OwnerRule::NotAnOwners, routes!(enqueue)))
+        .routes(for_owner(OwnerRule::NotAnOwners, routes!(enqueue_many)))
+        .routes(owner_in_body("owner", routes!(register)))
+        .routes(owner_in_body("owner", routes!(register_many)))
         .routes(routes!(job))
         .routes(routes!(in_flight))
         .routes(routes!(counts))
         .routes(routes!(queues))
-        .routes(routes!(retire))
+        // It puts back all jobs of the worker, which may take long.
+        .routes(owner_in_body("owner", slow(routes!(retire))))
         .merge(taking::routes())
         .merge(claims::routes())
         .merge(letters::routes())
@@ -57,40 +56,56 @@ fn missing(id: &str) -> Problem {
 
 /// Puts a job on its queue.
 /// The outcome is `exists` if there is already a job with this id, which then stays as it is. A job
-/// without an id gets a new one.
+/// without an id gets a new one. A repetition with the same `Idempotency-Key` has the same answer, also
+/// if the job was completed since.
 #[utoipa::path(post, path = "/v1/inflight/{name}/enqueue", tag = "inflight",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = EnqueueBody,
     responses((status = 200, body = EnqueueAnswer)))]
 async fn enqueue(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<EnqueueBody>,
+    Repeatable { body, request }: Repeatable<EnqueueBody>,
 ) -> HttpResult<JsonAnswer<EnqueueAnswer>> {
     let inflight = inflight(&app, &name)?;
-    let mut answers = enqueue_all(inflight, vec![body]).await?;
+    let mut answers = enqueue_all(inflight, &request, vec![body]).await?;
     let unanswered = || Problem::internal("the store did not say what became of it");
     Ok(JsonAnswer(answers.pop().ok_or_else(unanswered)?))
 }
 
 /// Puts many jobs on their queues; one result per job, in order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/enqueue_many", tag = "inflight",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = EnqueueManyBody,
     responses((status = 200, body = EnqueueManyAnswer)))]
 async fn enqueue_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<EnqueueManyBody>,
+    Repeatable { body, request }: Repeatable<EnqueueManyBody>,
 ) -> HttpResult<JsonAnswer<EnqueueManyAnswer>> {
-    let results = enqueue_all(inflight(&app, &name)?, body.jobs).await?;
+    let results = enqueue_all(inflight(&app, &name)?, &request, body.jobs).await?;
     Ok(JsonAnswer(EnqueueManyAnswer { results }))
 }
 
 async fn enqueue_all(
     inflight: &Inflight,
+    request: &RequestId,
     jobs: Vec<EnqueueBody>,
 ) -> HttpResult<Vec<EnqueueAnswer>> {
-    let jobs: Vec<NewJob> = jobs.into_iter().map(EnqueueBody::read).collect::<HttpResult<_>>()?;
-    let outcomes = inflight.enqueue(&jobs).await?;
+    // Without an id a job gets one that follows from the request, so that all attempts name the same.
+    let id = |index: usize| made_up_id(request, index);
+    let jobs = jobs.into_iter().enumerate().map(|(index, job)| job.read(|| id(index)));
+    let jobs: Vec<NewJob> = jobs.collect::<HttpResult<_>>()?;
+    let outcomes = match request.is_repeatable() {
+        true => inflight.enqueue_once(request, &jobs).await?,
+        false => inflight.enqueue(&jobs).await?,
+    };
     let pairs = jobs.into_iter().zip(outcomes);
     Ok(pairs.map(|(job, outcome)| EnqueueAnswer { id: job.id.into(), outcome }).collect())
 }
@@ -203,6 +218,6 @@ async fn retire(
 ) -> HttpResult<JsonAnswer<JobsRetireAnswer>> {
     let end = async |inflight: Arc<Inflight>, claim: Claim| inflight.retire(&claim).await;
     let retired = owners::retire(&app, Kind::Inflight, &name, body.claim()?, end).await?;
-    let (incarnation, put_back) = (retired.incarnation.0, retired.put_back);
+    let (incarnation, put_back) = (retired.incarnation.0, retired.reclaimed);
     Ok(JsonAnswer(JobsRetireAnswer { owner: body.owner, incarnation, put_back }))
 }

@@ -4,6 +4,7 @@ mod acquiring;
 mod decisions;
 mod records;
 mod shapes;
+pub mod tickets;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,12 +21,10 @@ use self::shapes::*;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{HttpResult, page_limit};
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 
 pub use shapes::{AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody};
-
-/// `acquire` waits for as long as the request says.
-pub const SLOW: &[&str] = &["acquire"];
 
 /// How many calls of a batch run concurrently.
 const AT_ONCE: usize = 64;
@@ -33,10 +32,10 @@ const AT_ONCE: usize = 64;
 /// The routes of all operations on leases.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(renew))
-        .routes(routes!(renew_many))
-        .routes(routes!(release))
-        .routes(routes!(release_many))
+        .routes(for_owner(OwnerRule::Holder, routes!(renew)))
+        .routes(for_owner(OwnerRule::Holder, routes!(renew_many)))
+        .routes(for_owner(OwnerRule::Holder, routes!(release)))
+        .routes(for_owner(OwnerRule::Holder, routes!(release_many)))
         .routes(routes!(describe))
         .routes(routes!(list))
         .routes(routes!(namespaces))

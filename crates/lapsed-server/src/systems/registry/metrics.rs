@@ -1,13 +1,15 @@
 //! `teltonika_registry_janitor_evicted_total{instance_id}`: the counter of the original janitor.
 //!
-//! One series per owner would grow for ever, since owners come and go (trap A6). A series is
-//! therefore dropped when nothing was evicted from its owner for an hour, and there are never more
-//! than a thousand: a new series then replaces the one that was counted longest ago.
+//! One series per owner would grow for ever, since owners come and go (trap A6). A series appears at zero when its
+//! owner starts or registers through this daemon. It is dropped when for an hour the owner did neither and nothing was
+//! evicted from it, and there are never more than a thousand: a new count then replaces the series that was used
+//! longest ago, and no new zero appears.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lapsed_core::Name;
 use lapsed_core::clock::Clock;
 use lapsed_core::receipt::{Reason, Receipt};
 use prometheus_client::collector::Collector;
@@ -19,7 +21,7 @@ use prometheus_client::registry::Registry;
 use crate::metrics::KindMetrics;
 use crate::metrics::labels::OfSystem;
 
-/// How long a series is kept after its last eviction.
+/// How long a series is kept after its owner's start, or after its last eviction.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 
 /// The most series that exist at a time.
@@ -62,6 +64,17 @@ impl Evicted {
         series.insert(receipt.owner.to_string(), Series { count: 1, last });
     }
 
+    /// Shows an owner that has started with its count so far, which is zero for a new one.
+    pub fn show(&self, owner: &Name) {
+        let last = self.clock.mono();
+        let mut series = self.lock();
+        if let Some(known) = series.get_mut(owner.as_str()) {
+            known.last = last;
+        } else if series.len() < SERIES_MAX {
+            series.insert(owner.to_string(), Series { count: 0, last });
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Series>> {
         self.series.lock().expect("no holder of the series' lock panics")
     }
@@ -86,6 +99,10 @@ impl EvictedSeries {
 impl KindMetrics for EvictedSeries {
     fn register(&self, to: &mut Registry) {
         to.register_collector(Box::new(self.0.clone()));
+    }
+
+    fn owner_started(&self, owner: &Name) {
+        self.0.show(owner);
     }
 
     fn reclaimed(&self, _of: &OfSystem, receipt: &Receipt) {

@@ -16,25 +16,23 @@ use crate::config::token::Scope;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult, Keys, claim, names};
 use crate::http::problem::Problem;
+use crate::http::route_rules::OwnerRule::NotAnOwners;
+use crate::http::route_rules::{for_owner, owner_in_body, slow, with_scope};
 use crate::http::{Shared, schemas};
-
-/// `lookup_many` only reads, although it is called with a body.
-pub const SCOPES: &[(&str, Scope)] = &[("lookup_many", Scope::Read)];
-
-/// Retiring an owner removes all of its entries, which may take long.
-pub const SLOW: &[&str] = &["retire"];
 
 /// The routes of all operations on a registry.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(register))
-        .routes(routes!(register_many))
-        .routes(routes!(unregister))
-        .routes(routes!(unregister_many))
+        .routes(owner_in_body("owner", routes!(register)))
+        .routes(owner_in_body("owner", routes!(register_many)))
+        .routes(owner_in_body("owner", routes!(unregister)))
+        .routes(owner_in_body("owner", routes!(unregister_many)))
         .routes(routes!(lookup))
-        .routes(routes!(lookup_many))
+        // It only reads, although it is called with a body.
+        .routes(for_owner(NotAnOwners, with_scope(Scope::Read, routes!(lookup_many))))
         .routes(routes!(entries))
-        .routes(routes!(retire))
+        // It removes all entries of the owner, which may take long.
+        .routes(owner_in_body("owner", slow(routes!(retire))))
         .merge(owners::routes(Kind::Registry))
 }
 
@@ -60,6 +58,7 @@ async fn register(
     let take = if body.if_free { TakePolicy::IfFree } else { TakePolicy::Always };
     let (keys, single) = one_or_many(body.key, body.keys)?;
     let answer = registry(&app, &name)?.register_many(&claim, &keys, take).await?;
+    app.metrics.owner_started(Kind::Registry, &claim.owner);
     Ok(JsonAnswer(RegisterResponse::of(body.owner, answer, single)))
 }
 
@@ -80,6 +79,7 @@ async fn register_many(
     let take = if body.if_free { TakePolicy::IfFree } else { TakePolicy::Always };
     let keys = names(&body.keys)?;
     let answer = registry(&app, &name)?.register_many(&claim, &keys, take).await?;
+    app.metrics.owner_started(Kind::Registry, &claim.owner);
     Ok(JsonAnswer(RegisterResponse::of(body.owner, answer, false)))
 }
 

@@ -24,7 +24,17 @@ struct BySkipped {
 }
 
 /// Reasons whose series start at zero; other reasons appear when they first occur.
-const SKIPPED: &[&str] = &["active", "gone", "store_away", "unreadable", "brake", "in_doubt"];
+const SKIPPED: &[&str] = &[
+    "active",
+    "alive",
+    "brake",
+    "gone",
+    "in_doubt",
+    "moved",
+    "not_leader",
+    "store_away",
+    "unreadable",
+];
 
 /// The series of the cleanup of orphaned sessions.
 pub struct SessionSeries {

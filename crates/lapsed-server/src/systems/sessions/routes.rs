@@ -18,23 +18,20 @@ use crate::config::token::Scope;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{HttpResult, bounded, names, page_limit};
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner, with_scope};
 use crate::http::{Shared, schemas};
 use crate::print::plural;
-
-/// `get_many` only reads, although it is called with a body.
-pub const SCOPES: &[(&str, Scope)] = &[("get_many", Scope::Read)];
-
-/// Retiring an owner releases all of its references, which may take long.
-pub const SLOW: &[&str] = &["retire"];
 
 /// The routes of all operations on sessions.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(activate))
+        // A session belongs to all owners that refer to it.
+        .routes(for_owner(OwnerRule::Refused, routes!(activate)))
         .routes(routes!(get))
-        .routes(routes!(get_many))
-        .routes(routes!(update))
-        .routes(routes!(delete))
+        // It only reads, although it is called with a body.
+        .routes(for_owner(OwnerRule::NotAnOwners, with_scope(Scope::Read, routes!(get_many))))
+        .routes(for_owner(OwnerRule::Refused, routes!(update)))
+        .routes(for_owner(OwnerRule::Refused, routes!(delete)))
         .routes(routes!(orphans))
         .routes(routes!(disconnected_count))
         .routes(routes!(broadcaster))

@@ -8,15 +8,19 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{From, availability};
+use crate::config::token::Scope;
 use crate::http::auth::Caller;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::owners::HttpResult;
+use crate::http::route_rules::with_scope;
 use crate::http::{Shared, schemas};
 use crate::systems::availability::AvailabilityOperations;
 
 /// The routes of the settings.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(config, change))
+    // Only an operator may change the settings, which decide when a provider counts as silent.
+    let change = with_scope(Scope::Act, routes!(change));
+    OpenApiRouter::new().routes(routes!(config)).routes(change)
 }
 
 /// Returns the current settings from the configuration table.

@@ -4,28 +4,30 @@ use axum::extract::State;
 use lapsed_availability::{
     PAGE_MAX, ProviderBeat, ProviderChange, ProviderProfile, ProviderQuery, Written,
 };
-use lapsed_core::Name;
+use lapsed_core::{Error, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{From, Told, availability, deactivated, nobody, not_online};
 use crate::http::extract::{Json, MaybeJson, Path, Query};
-use crate::http::owners::{HttpResult, names, page_limit};
+use crate::http::owners::{HttpResult, page_limit};
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, batch_of, for_owner, owner_in_body};
 use crate::http::{Shared, schemas};
 
 /// The routes of providers.
 pub fn routes() -> OpenApiRouter<Shared> {
+    // Which providers exist, and which may work, is decided by the application and not by a provider.
     OpenApiRouter::new()
         .routes(routes!(list))
-        .routes(routes!(describe, put))
-        .routes(routes!(online))
-        .routes(routes!(offline))
-        .routes(routes!(activate))
-        .routes(routes!(deactivate))
-        .routes(routes!(heartbeat))
-        .routes(routes!(heartbeats))
+        .routes(for_owner(OwnerRule::Refused, routes!(describe, put)))
+        .routes(for_owner(OwnerRule::Path("id".to_owned()), routes!(online)))
+        .routes(for_owner(OwnerRule::Path("id".to_owned()), routes!(offline)))
+        .routes(for_owner(OwnerRule::Refused, routes!(activate)))
+        .routes(for_owner(OwnerRule::Refused, routes!(deactivate)))
+        .routes(for_owner(OwnerRule::Path("id".to_owned()), routes!(heartbeat)))
+        .routes(batch_of("heartbeat", owner_in_body("providers/*", routes!(heartbeats))))
         .routes(routes!(status))
         .routes(routes!(reachable))
 }
@@ -159,11 +161,16 @@ async fn heartbeat(
             Ok(From::of(beats, |_| HeartbeatAnswer { provider: id, outcome }))
         }
         Some(ProviderBeat::Deactivated) => Err(deactivated(&ids[0])),
+        Some(ProviderBeat::Unavailable) => {
+            let what = "only it can judge this heartbeat, and it does not answer".to_owned();
+            Err(Error::Unavailable { store: "the truth".to_owned(), what }.into())
+        }
         Some(ProviderBeat::Offline) | None => Err(not_online(&ids[0])),
     }
 }
 
 /// Records many heartbeats at once; one result per provider, in order.
+/// A provider whose heartbeat cannot be recorded does not keep the others from being recorded.
 #[utoipa::path(post, path = "/v1/availability/{name}/heartbeats", tag = "availability",
     request_body = HeartbeatsBody,
     responses((status = 200, body = HeartbeatsAnswer)))]
@@ -176,9 +183,10 @@ async fn heartbeats(
         let count = body.providers.len();
         return Err(Problem::invalid(format!("at most {PAGE_MAX} beats in one call, not {count}")));
     }
-    let ids = names(&body.providers)?;
+    let valid = body.providers.iter().filter_map(|id| Name::new(id).ok());
+    let ids: Vec<Name> = valid.collect();
     let beats = availability(&app, &name)?.heartbeat(&ids).await?;
-    Ok(From::of(beats, |beats| HeartbeatsAnswer::of(body.providers, &beats)))
+    Ok(From::of(beats, |beats| HeartbeatsAnswer::of(body.providers, &ids, &beats)))
 }
 
 /// Returns the status of one provider: flags as readers see them, times from the truth.

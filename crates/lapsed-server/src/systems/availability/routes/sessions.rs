@@ -14,20 +14,23 @@ use super::{From, Told, availability, nobody};
 use crate::http::extract::{Json, Path};
 use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body};
 use crate::http::{Shared, schemas};
 use crate::systems::availability::AvailabilityOperations;
 
 /// The routes of providers' sessions.
 pub fn routes() -> OpenApiRouter<Shared> {
+    // A session may move to another provider between a look at its provider and the change, and has
+    // no token by which the change would notice: only `accept` names the provider itself.
     OpenApiRouter::new()
         .routes(routes!(session))
-        .routes(routes!(accept))
-        .routes(routes!(extend))
-        .routes(routes!(resume))
-        .routes(routes!(end))
-        .routes(routes!(expire))
-        .routes(routes!(cancel))
-        .routes(routes!(reroute))
+        .routes(owner_in_body("provider", routes!(accept)))
+        .routes(for_owner(OwnerRule::Refused, routes!(extend)))
+        .routes(for_owner(OwnerRule::Refused, routes!(resume)))
+        .routes(for_owner(OwnerRule::Refused, routes!(end)))
+        .routes(for_owner(OwnerRule::Refused, routes!(expire)))
+        .routes(for_owner(OwnerRule::Refused, routes!(cancel)))
+        .routes(for_owner(OwnerRule::Refused, routes!(reroute)))
 }
 
 /// Returns one session of a provider.

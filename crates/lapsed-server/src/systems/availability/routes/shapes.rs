@@ -3,6 +3,7 @@
 use lapsed_availability::{
     Available, ListedProvider, OwnStatus, ProviderBeat, ProviderChange, WorkSession,
 };
+use lapsed_core::Name;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -163,17 +164,23 @@ pub struct HeartbeatsAnswer {
 #[derive(Serialize, ToSchema)]
 pub struct HeartbeatResult {
     pub provider: String,
-    /// `noted`, or why it was not recorded: `deactivated` or `offline`.
+    /// `noted`, or why it was not recorded: `deactivated`, `offline`, `invalid` (it cannot be an id), or
+    /// `unavailable` (only the truth can say, and it does not answer: send it again).
     pub outcome: &'static str,
 }
 
 impl HeartbeatsAnswer {
-    pub fn of(providers: Vec<String>, beats: &[ProviderBeat]) -> Self {
-        let pairs = providers.into_iter().zip(beats);
+    /// `ids` are those of `providers` that can be names, in the same order, each with its beat.
+    pub fn of(providers: Vec<String>, ids: &[Name], beats: &[ProviderBeat]) -> Self {
+        let mut answered = ids.iter().zip(beats).peekable();
+        let mut outcome = |provider: &str| match answered.next_if(|(id, _)| id.as_str() == provider)
+        {
+            Some((_, beat)) => beat.as_str(),
+            None => "invalid",
+        };
+        let result = |provider: String| HeartbeatResult { outcome: outcome(&provider), provider };
         HeartbeatsAnswer {
-            results: pairs
-                .map(|(provider, beat)| HeartbeatResult { provider, outcome: beat.as_str() })
-                .collect(),
+            results: providers.into_iter().map(result).collect(),
             noted: beats.iter().filter(|beat| **beat == ProviderBeat::Noted).count(),
         }
     }

@@ -14,17 +14,18 @@ use super::inflight;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 
 /// The routes that end claims.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(complete))
-        .routes(routes!(complete_many))
-        .routes(routes!(fail))
-        .routes(routes!(fail_many))
-        .routes(routes!(give_back))
-        .routes(routes!(give_back_many))
+        .routes(for_owner(OwnerRule::Holder, routes!(complete)))
+        .routes(for_owner(OwnerRule::Holder, routes!(complete_many)))
+        .routes(for_owner(OwnerRule::Holder, routes!(fail)))
+        .routes(for_owner(OwnerRule::Holder, routes!(fail_many)))
+        .routes(for_owner(OwnerRule::Holder, routes!(give_back)))
+        .routes(for_owner(OwnerRule::Holder, routes!(give_back_many)))
 }
 
 /// Completes a job, which is then deleted.

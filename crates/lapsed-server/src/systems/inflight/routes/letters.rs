@@ -10,10 +10,12 @@ use utoipa_axum::routes;
 
 use super::inflight;
 use super::shapes::*;
+use crate::config::token::Scope;
 use crate::http::auth::Caller;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
+use crate::http::route_rules::with_scope;
 use crate::http::{Shared, schemas};
 use crate::node::LiveSystem;
 use crate::node::audit::outcome;
@@ -23,8 +25,9 @@ pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(dead))
         .routes(routes!(dead_letter))
-        .routes(routes!(put_back))
-        .routes(routes!(delete))
+        // Only an operator may change dead letters.
+        .routes(with_scope(Scope::Act, routes!(put_back)))
+        .routes(with_scope(Scope::Act, routes!(delete)))
 }
 
 fn missing(id: &str) -> Problem {

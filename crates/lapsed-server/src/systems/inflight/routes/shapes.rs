@@ -1,7 +1,6 @@
 //! The bodies and answers of the routes of jobs in flight.
 
 use lapsed_core::Name;
-use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
 use lapsed_core::inflight::{
     Claimed, Enqueued, JOBS_MAX, Job, NewJob, Taken, TrackAnswer, Tracked,
@@ -80,7 +79,8 @@ pub struct EnqueueBody {
 }
 
 impl EnqueueBody {
-    pub fn read(self) -> Result<NewJob> {
+    /// The job; `made_up` is its id if the body has none.
+    pub fn read(self, made_up: impl FnOnce() -> String) -> Result<NewJob> {
         let id = self.id.unwrap_or_else(made_up);
         Ok(NewJob {
             id: Name::new(&id)?,
@@ -90,12 +90,6 @@ impl EnqueueBody {
             crashes_max: self.crashes_max,
         })
     }
-}
-
-/// Generates an unused id.
-fn made_up() -> String {
-    let clock = SystemClock::new();
-    format!("{:016x}{:016x}", clock.random(), clock.random())
 }
 
 /// Many jobs to put on queues, at most 1,000.
@@ -232,7 +226,8 @@ pub struct JobToTrack {
 impl JobToTrack {
     pub fn read(self) -> Result<NewJob> {
         let JobToTrack { id, queue, payload, on_death, crashes_max } = self;
-        EnqueueBody { queue, id: Some(id), payload, on_death, crashes_max }.read()
+        let made_up = || id.clone();
+        EnqueueBody { queue, id: None, payload, on_death, crashes_max }.read(made_up)
     }
 }
 

@@ -1,29 +1,36 @@
-//! `take`, for a client that may disconnect before it gets the answer.
+//! `take`, for a client that may not get the answer.
 //!
 //! A job that was taken belongs to its owner, which would hold it for as long as it sends
-//! heartbeats, without knowing of it if the answer was lost. The work therefore runs to its end
-//! even if the client disconnects, and jobs that could not be handed over are given back. Waiting
-//! is divided into short pieces, and after each one the connection is checked; a store call is
-//! never cancelled half-way.
+//! heartbeats, without knowing of it if the answer was lost. Two things may go wrong:
+//! - The client disconnects. The work runs to its end nevertheless. Waiting is divided into short
+//!   pieces, and after each one the connection is checked; a store call is never cancelled half-way.
+//! - The store does not answer in time, and carries out the take later. The client is told 503.
+//!
+//! In both cases this attempt is given up in the background: the store gives back what it took, unless
+//! another attempt with the same `Idempotency-Key` was answered, and refuses it if it comes to it only
+//! afterwards. If the daemon is killed before, the jobs stay with their owner until the client repeats the
+//! request with the same key, or the owner gives them back, retires or dies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use lapsed_core::inflight::rules::QueueEnd;
-use lapsed_core::inflight::{Finish, Inflight, JOBS_MAX, JobTicket, Taken};
+use lapsed_core::inflight::{Inflight, JOBS_MAX, Taken};
 use lapsed_core::owner::Claim;
+use lapsed_core::request::RequestId;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::{Kind, Name};
+use lapsed_core::{Error, Kind, Name};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::{TakeAnswer, TakeBody};
-use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::extract::{JsonAnswer, Path};
+use crate::http::idempotency::Repeatable;
 use crate::http::owners::{HttpResult, claim};
 use crate::http::problem::Problem;
+use crate::http::route_rules::{owner_in_body, slow};
 use crate::http::{Shared, schemas};
 
 /// The longest time that a `take` may wait for the first job.
@@ -32,20 +39,27 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long one store call waits before the client's connection is checked again.
 const PIECE: Duration = Duration::from_secs(1);
 
-/// How often giving jobs back is attempted when the store does not answer, and the pause between
-/// two attempts.
-const TRIES: u32 = 10;
-const AGAIN: Duration = Duration::from_millis(500);
+/// How often giving up is tried while the store does not answer: for about five minutes. The pause
+/// between two tries grows from the first to the second of these.
+const TRIES: u32 = 60;
+const AGAIN_MIN: Duration = Duration::from_millis(250);
+const AGAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The route of `take`.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(take))
+    // It waits for jobs as long as the request says.
+    OpenApiRouter::new().routes(owner_in_body("owner", slow(routes!(take))))
 }
 
 /// Pops up to `limit` jobs and registers them in the same step.
 /// Waits up to `wait_ms` for the first job. An owner that was never seen before is started by the
-/// call. If the client disconnects before it gets the answer, the jobs are given back.
+/// call. If the client disconnects before it gets the answer, or the store does not answer in time, the
+/// jobs are given back. A client that repeats the request with the same `Idempotency-Key` gets the same
+/// jobs, as far as their owner still holds them.
 #[utoipa::path(post, path = "/v1/inflight/{name}/take", tag = "inflight",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#, description = "The same for all attempts of one request; at most 255 characters")),
     request_body = TakeBody,
     responses((status = 200, description = "The jobs that were taken, possibly none", body = TakeAnswer),
         (status = 409, description = "The incarnation has ended", body = schemas::Problem,
@@ -53,20 +67,21 @@ pub fn routes() -> OpenApiRouter<Shared> {
 async fn take(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<TakeBody>,
+    Repeatable { body, request }: Repeatable<TakeBody>,
 ) -> HttpResult<JsonAnswer<TakeAnswer>> {
     let live = app.live(Kind::Inflight.as_str(), &name)?;
     let inflight = live.share_operations::<Inflight>().ok_or_else(|| app.no_such_system())?;
     // The sender is dropped together with this request, when the client disconnects.
     let (_here, client) = oneshot::channel();
+    let undelivered =
+        UndeliveredTake { inflight, request, busy: app.busy.clone(), taken: None, is_over: false };
     let taking = Taking {
-        inflight,
+        undelivered,
         claim: claim(&body.owner, body.incarnation)?,
         queue: Name::new(&body.queue)?,
         limit: limit(body.limit)?,
         wait: wait(body.wait_ms)?,
         stop: app.stop.clone(),
-        busy: app.busy.clone(),
     };
     let jobs = app.finish(taking.run(client)).await??;
     Ok(JsonAnswer(TakeAnswer::of(body.owner, jobs.hand_over())))
@@ -91,78 +106,104 @@ fn wait(given: Option<u64>) -> HttpResult<Duration> {
 
 /// One `take` request, which runs independently of the client's connection.
 struct Taking {
-    inflight: Arc<Inflight>,
+    undelivered: UndeliveredTake,
     claim: Claim,
     queue: Name,
     limit: usize,
     wait: Duration,
     stop: StopSignal,
-    busy: mpsc::Sender<()>,
 }
 
 impl Taking {
-    async fn run(self, mut client: oneshot::Receiver<()>) -> lapsed_core::Result<UndeliveredJobs> {
+    async fn run(
+        mut self,
+        mut client: oneshot::Receiver<()>,
+    ) -> lapsed_core::Result<UndeliveredTake> {
         let until = Instant::now() + self.wait;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let piece = left.min(PIECE);
-            let taken = self.inflight.take(&self.claim, &self.queue, self.limit, piece).await?;
+            let UndeliveredTake { inflight, request, .. } = &self.undelivered;
+            let take = inflight.take_once(request, &self.claim, &self.queue, self.limit, piece);
+            let taken = match take.await {
+                Ok(taken) => taken,
+                Err(error) => return Err(self.undelivered.failed(error)),
+            };
             let is_gone = client.try_recv() != Err(oneshot::error::TryRecvError::Empty);
             if !taken.jobs.is_empty() || left.is_zero() || is_gone || self.stop.is_told() {
-                let Taking { inflight, busy, .. } = self;
-                return Ok(UndeliveredJobs { inflight, busy, taken: Some(taken) });
+                self.undelivered.taken = Some(taken);
+                return Ok(self.undelivered);
             }
         }
     }
 }
 
-/// Jobs that were taken but not handed over yet. If they are dropped before that, they are given
-/// back.
-struct UndeliveredJobs {
+/// A take whose jobs are not handed over yet. If it is dropped before that, this attempt is given up.
+struct UndeliveredTake {
     inflight: Arc<Inflight>,
+    request: RequestId,
     busy: mpsc::Sender<()>,
+    /// What was taken; `None` until the store has answered.
     taken: Option<Taken>,
+    /// Whether nothing is to be given back.
+    is_over: bool,
 }
 
-impl UndeliveredJobs {
+impl UndeliveredTake {
     fn hand_over(mut self) -> Taken {
+        self.is_over = true;
         self.taken.take().expect("it is handed over once")
+    }
+
+    /// The store has answered with `error`. Some errors say that nothing was taken.
+    fn failed(mut self, error: Error) -> Error {
+        self.is_over = matches!(
+            error,
+            Error::Lost(_)
+                | Error::Invalid(_)
+                | Error::KeyReused { .. }
+                | Error::Unsupported { .. }
+                | Error::Throttled { .. }
+        );
+        error
     }
 }
 
-impl Drop for UndeliveredJobs {
+impl Drop for UndeliveredTake {
     fn drop(&mut self) {
-        let Some(taken) = self.taken.take().filter(|taken| !taken.jobs.is_empty()) else { return };
+        let is_empty = self.taken.as_ref().is_some_and(|taken| taken.jobs.is_empty());
+        if self.is_over || is_empty {
+            return;
+        }
         let Ok(runtime) = Handle::try_current() else { return };
         let (inflight, busy) = (self.inflight.clone(), self.busy.clone());
+        let request = self.request.clone();
         runtime.spawn(async move {
-            give_back(&inflight, &taken).await;
+            give_up(&inflight, &request).await;
             drop(busy);
         });
     }
 }
 
-async fn give_back(inflight: &Inflight, taken: &Taken) {
-    let tickets: Vec<JobTicket> =
-        taken.jobs.iter().map(|job| job.ticket(taken.incarnation)).collect();
-    let count = tickets.len();
-    // The last job is given back first, so that the jobs are in their original order on the queue.
-    let tickets: Vec<JobTicket> = tickets.into_iter().rev().collect();
+/// Gives back what an attempt took whose answer did not reach the client.
+async fn give_up(inflight: &Inflight, request: &RequestId) {
+    let mut pause = AGAIN_MIN;
     for _ in 0..TRIES {
-        match inflight.finish(&tickets, &Finish::GiveBack(QueueEnd::Front)).await {
-            Ok(_) => {
+        match inflight.give_up_take(request).await {
+            Ok(count) => {
                 tracing::info!(
                     count,
-                    "jobs given back: the client had disconnected before they were handed over"
+                    "a `take` request was given up, because its answer did not reach the client; its jobs are given back"
                 );
                 return;
             }
-            Err(error) => tracing::warn!(count, %error, "jobs not given back yet; trying again"),
+            Err(error) => tracing::debug!(%error, "an undelivered take is not given back yet"),
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(AGAIN_MAX);
     }
     tracing::error!(
-        count,
-        "jobs not given back: they stay with their owner until it retires or dies"
+        "a `take` without an answer could not be given back: jobs that it took stay with their owner until \
+         the owner gives them back, retires or dies"
     );
 }

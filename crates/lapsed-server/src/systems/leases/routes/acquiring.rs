@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use futures::future::select;
 use lapsed_core::Kind;
 use lapsed_core::leases::{AcquireRequest, Acquired, Grant, Leases};
+use lapsed_core::request::RequestId;
 use lapsed_core::schedule::StopSignal;
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -23,9 +24,11 @@ use utoipa_axum::routes;
 
 use super::shapes::{AcquireBody, AcquireManyBody, Many};
 use super::{leases, many, one};
-use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::extract::{JsonAnswer, Path};
+use crate::http::idempotency::Repeatable;
 use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
+use crate::http::route_rules::{owner_in_body, slow};
 use crate::http::{Shared, schemas};
 use crate::systems::leases::metrics::{Waiting, wait_for_lease};
 
@@ -34,13 +37,21 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The routes that acquire leases.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(acquire_many))
+    // It waits as long as the request says.
+    OpenApiRouter::new()
+        .routes(owner_in_body("owner", slow(routes!(acquire))))
+        .routes(owner_in_body("leases/*/owner", routes!(acquire_many)))
 }
 
 /// Grants a lease on a key with the key's next token.
 /// While another owner holds the key, the request waits in a queue for up to `wait_ms`. The problem
-/// `held` names the holder, its token and how long its lease still lasts.
+/// `held` names the holder, its token and how long its lease still lasts. A repetition with the same
+/// `Idempotency-Key` (or the same `request`) gets the same lease, as long as it is held.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire", tag = "leases",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = AcquireBody,
     responses((status = 200, body = schemas::Grant),
         (status = 409, description = "Another owner holds the lease", body = schemas::Problem,
@@ -48,11 +59,11 @@ pub fn routes() -> OpenApiRouter<Shared> {
 async fn acquire(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<AcquireBody>,
+    Repeatable { body, request }: Repeatable<AcquireBody>,
 ) -> HttpResult<JsonAnswer<Grant>> {
     let live = app.live(Kind::Leases.as_str(), &name)?;
     let leases = live.share_operations::<Leases>().ok_or_else(|| app.no_such_system())?;
-    let acquire = body.read(leases.ttl())?;
+    let acquire = body.read(leases.ttl(), &request)?;
     let wait = wait(body.wait_ms)?;
     // The sender is dropped together with this request, when the client disconnects.
     let (_here, client) = oneshot::channel();
@@ -103,26 +114,34 @@ fn held(grant: &Grant) -> Problem {
 
 /// Acquires many leases independently and without waiting; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire_many", tag = "leases",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = AcquireManyBody,
     responses((status = 200, body = Many)))]
 async fn acquire_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<AcquireManyBody>,
+    Repeatable { body, request }: Repeatable<AcquireManyBody>,
 ) -> HttpResult<JsonAnswer<Many>> {
     let leases = leases(&app, &name)?;
     many(body.leases, "leases", async |body| {
-        let answer = acquire_now(leases, &body).await;
+        let answer = acquire_now(leases, &body, &request).await;
         one(body.named(), answer.map(|JsonAnswer(grant)| json!(grant)))
     })
     .await
 }
 
-async fn acquire_now(leases: &Leases, body: &AcquireBody) -> HttpResult<JsonAnswer<Grant>> {
+async fn acquire_now(
+    leases: &Leases,
+    body: &AcquireBody,
+    request: &RequestId,
+) -> HttpResult<JsonAnswer<Grant>> {
     if body.wait_ms.is_some_and(|wait| wait > 0) {
         return Err(Problem::invalid("one of many cannot wait: leave out `wait_ms`"));
     }
-    let acquire = body.read(leases.ttl())?;
+    let acquire = body.read(leases.ttl(), request)?;
     granted(leases.acquire(&acquire, Duration::ZERO).await?)
 }
 

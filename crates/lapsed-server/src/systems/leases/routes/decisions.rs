@@ -12,11 +12,15 @@ use super::shapes::DecideBody;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::owners::HttpResult;
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 
 /// The routes of decisions.
 pub fn routes() -> OpenApiRouter<Shared> {
-    OpenApiRouter::new().routes(routes!(decide)).routes(routes!(decision))
+    // A decision is about the leases of everybody who staged something for the transaction.
+    OpenApiRouter::new()
+        .routes(for_owner(OwnerRule::Refused, routes!(decide)))
+        .routes(routes!(decision))
 }
 
 /// Decides a transaction once.

@@ -10,14 +10,15 @@ use super::shapes::*;
 use super::{held_by, leases, never};
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::HttpResult;
+use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 
 /// The routes of states and staged states.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(state, set_state, delete_state))
-        .routes(routes!(stage))
-        .routes(routes!(unstage))
+        .routes(for_owner(OwnerRule::Holder, routes!(state, set_state, delete_state)))
+        .routes(for_owner(OwnerRule::Holder, routes!(stage)))
+        .routes(for_owner(OwnerRule::Holder, routes!(unstage)))
 }
 
 /// Returns the state of a key, which outlives the leases on it.

@@ -8,6 +8,7 @@ use lapsed_core::leases::{
     AcquireRequest, Decision, LeaseInfo, LeaseKey, LeaseState, LeaseTicket, LeaseToken, NAMESPACE,
     txn,
 };
+use lapsed_core::request::RequestId;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -44,12 +45,15 @@ pub struct AcquireBody {
 }
 
 impl AcquireBody {
-    pub fn read(&self, usual: Duration) -> HttpResult<AcquireRequest> {
+    /// The request of the store. It is named by the body or, if that has no `request`, by the client's
+    /// `Idempotency-Key`. A request belongs to one lease, so that many leases may share one header.
+    pub fn read(&self, usual: Duration, header: &RequestId) -> HttpResult<AcquireRequest> {
+        let header = header.is_repeatable().then(|| header.key.clone());
         Ok(AcquireRequest {
             key: LeaseKey::new(&self.namespace, &self.key)?,
             owner: Name::new(&self.owner)?,
             ttl_ms: self.ttl_ms.unwrap_or(usual.as_millis() as u64),
-            request: self.request.as_deref().map(Name::new).transpose()?,
+            request: self.request.as_deref().map(Name::new).transpose()?.or(header),
         })
     }
 

@@ -14,13 +14,15 @@ use super::sessions;
 use super::shapes::{Referred, SessionsRetireAnswer};
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult};
+use crate::http::route_rules::{owner_in_body, slow};
 use crate::http::{Shared, schemas};
 
 /// The routes for owners that only sessions have.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .routes(routes!(referred))
-        .routes(routes!(retire))
+        // It releases all references of the owner, which may take long.
+        .routes(owner_in_body("owner", slow(routes!(retire))))
         .merge(owners::routes(Kind::Sessions))
 }
 

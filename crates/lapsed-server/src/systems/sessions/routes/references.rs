@@ -3,7 +3,8 @@
 use axum::extract::State;
 use futures::future::join_all;
 use lapsed_core::owner::Claim;
-use lapsed_core::sessions::{ReferenceChange, Sessions};
+use lapsed_core::request::RequestId;
+use lapsed_core::sessions::{ReferenceChange, ReferenceStep, Sessions};
 use lapsed_core::{Error, Name};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -11,8 +12,10 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{missing, sessions};
 use crate::http::extract::{Json, JsonAnswer, Path};
+use crate::http::idempotency::Repeatable;
 use crate::http::owners::{HttpResult, bounded, names};
 use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body};
 use crate::http::{Shared, schemas};
 
 /// How many calls of a batch run concurrently; the store commits them together.
@@ -21,17 +24,21 @@ pub const AT_ONCE: usize = 256;
 /// The routes that change references.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(routes!(connect))
-        .routes(routes!(connect_many))
-        .routes(routes!(disconnect))
-        .routes(routes!(disconnect_many))
-        .routes(routes!(resume))
+        .routes(owner_in_body("owner", routes!(connect)))
+        .routes(owner_in_body("owner", routes!(connect_many)))
+        .routes(owner_in_body("owner", routes!(disconnect)))
+        .routes(owner_in_body("owner", routes!(disconnect_many)))
+        .routes(for_owner(OwnerRule::Refused, routes!(resume)))
 }
 
 /// Adds a reference to a session.
 /// The disconnection of the session is cleared in the same step. An owner that was never seen
 /// before is started by the call.
 #[utoipa::path(post, path = "/v1/sessions/{name}/connect", tag = "sessions",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = ReferenceBody,
     responses((status = 200, body = StandingAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -41,14 +48,18 @@ pub fn routes() -> OpenApiRouter<Shared> {
 async fn connect(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<ReferenceBody>,
+    Repeatable { body, request }: Repeatable<ReferenceBody>,
 ) -> HttpResult<JsonAnswer<StandingAnswer>> {
-    one(sessions(&app, &name)?, Step::Connect, body).await
+    one(sessions(&app, &name)?, ReferenceStep::Connect, &request, body).await
 }
 
 /// Removes a reference from a session; when it was the last one, the grace period begins in the
 /// same step.
 #[utoipa::path(post, path = "/v1/sessions/{name}/disconnect", tag = "sessions",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = ReferenceBody,
     responses((status = 200, body = StandingAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -58,35 +69,43 @@ async fn connect(
 async fn disconnect(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<ReferenceBody>,
+    Repeatable { body, request }: Repeatable<ReferenceBody>,
 ) -> HttpResult<JsonAnswer<StandingAnswer>> {
-    one(sessions(&app, &name)?, Step::Disconnect, body).await
+    one(sessions(&app, &name)?, ReferenceStep::Disconnect, &request, body).await
 }
 
 /// Connects one owner to many sessions; each has its own result, in order.
 /// If the owner's incarnation has ended or the store does not answer, the remaining sessions are
 /// not tried and get the same result.
 #[utoipa::path(post, path = "/v1/sessions/{name}/connect_many", tag = "sessions",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = ReferencesBody,
     responses((status = 200, body = StandingsAnswer)))]
 async fn connect_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<ReferencesBody>,
+    Repeatable { body, request }: Repeatable<ReferencesBody>,
 ) -> HttpResult<JsonAnswer<StandingsAnswer>> {
-    many(sessions(&app, &name)?, Step::Connect, body).await
+    many(sessions(&app, &name)?, ReferenceStep::Connect, &request, body).await
 }
 
 /// Disconnects one owner from many sessions, with results and failures as in `connect_many`.
 #[utoipa::path(post, path = "/v1/sessions/{name}/disconnect_many", tag = "sessions",
+    params(("name" = String, Path),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
+            pattern = r#"^["-~][!-~]*$"#,
+            description = "The same for all attempts of one request; at most 255 characters")),
     request_body = ReferencesBody,
     responses((status = 200, body = StandingsAnswer)))]
 async fn disconnect_many(
     State(app): State<Shared>,
     Path(name): Path<String>,
-    Json(body): Json<ReferencesBody>,
+    Repeatable { body, request }: Repeatable<ReferencesBody>,
 ) -> HttpResult<JsonAnswer<StandingsAnswer>> {
-    many(sessions(&app, &name)?, Step::Disconnect, body).await
+    many(sessions(&app, &name)?, ReferenceStep::Disconnect, &request, body).await
 }
 
 /// Clears the disconnection of a session without adding a reference: the grace period starts again.
@@ -105,54 +124,58 @@ async fn resume(
     Ok(JsonAnswer(StandingAnswer::of(body.session, standing)))
 }
 
-/// Whether a reference is added or removed.
-#[derive(Clone, Copy)]
-enum Step {
-    Connect,
-    Disconnect,
-}
-
-impl Step {
-    async fn take(
-        self,
-        sessions: &Sessions,
-        claim: Option<&Claim>,
-        id: &Name,
-    ) -> lapsed_core::Result<Option<ReferenceChange>> {
-        match self {
-            Step::Connect => sessions.connect(claim, id).await,
-            Step::Disconnect => sessions.disconnect(claim, id).await,
-        }
+/// Adds or removes a reference; once for all attempts of a request that has a key.
+async fn change(
+    sessions: &Sessions,
+    step: ReferenceStep,
+    request: &RequestId,
+    claim: Option<&Claim>,
+    id: &Name,
+) -> lapsed_core::Result<Option<ReferenceChange>> {
+    match step {
+        _ if request.is_repeatable() => sessions.change_once(request, step, claim, id).await,
+        ReferenceStep::Connect => sessions.connect(claim, id).await,
+        ReferenceStep::Disconnect => sessions.disconnect(claim, id).await,
     }
 }
 
 async fn one(
     sessions: &Sessions,
-    step: Step,
+    step: ReferenceStep,
+    request: &RequestId,
     body: ReferenceBody,
 ) -> HttpResult<JsonAnswer<StandingAnswer>> {
     let (claim, id) = (body.claim()?, Name::new(&body.session)?);
-    let standing = step.take(sessions, claim.as_ref(), &id).await?;
+    let standing = change(sessions, step, request, claim.as_ref(), &id).await?;
     let standing = standing.ok_or_else(|| missing(&body.session))?;
     Ok(JsonAnswer(StandingAnswer::of(body.session, standing)))
 }
 
 async fn many(
     sessions: &Sessions,
-    step: Step,
+    step: ReferenceStep,
+    request: &RequestId,
     body: ReferencesBody,
 ) -> HttpResult<JsonAnswer<StandingsAnswer>> {
     bounded(body.sessions.len(), "sessions")?;
     let claim = body.claim()?;
     let mut results = Vec::with_capacity(body.sessions.len());
     let mut over: Option<Error> = None;
-    for some in names(&body.sessions)?.chunks(AT_ONCE) {
+    for (chunk, some) in names(&body.sessions)?.chunks(AT_ONCE).enumerate() {
         if let Some(error) = &over {
             let left = |id: &Name| OneStanding::of(id.to_string(), Err(error.clone().into()));
             results.extend(some.iter().map(left));
             continue;
         }
-        let steps = some.iter().map(|id| step.take(sessions, claim.as_ref(), id));
+        // Each session is a step of its own, so that a repetition goes on where the first attempt ended.
+        let claim = claim.as_ref();
+        let steps = some.iter().enumerate().map(async |(index, id)| {
+            let request = match request.is_repeatable() {
+                true => request.step(1 + chunk * AT_ONCE + index)?,
+                false => request.clone(),
+            };
+            change(sessions, step, &request, claim, id).await
+        });
         for (id, answer) in some.iter().zip(join_all(steps).await) {
             if let Err(error @ (Error::Lost(_) | Error::Unavailable { .. })) = &answer {
                 over = Some(error.clone());

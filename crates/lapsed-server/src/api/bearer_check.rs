@@ -1,0 +1,300 @@
+//! Checks a request against the limits of its bearer: systems, operations and owners.
+//!
+//! Only requests of limited bearers come here; for all others the check costs one comparison. The
+//! system and the operation follow from the path. An owner may be in the path or in the body, and the
+//! route declares where ([`OwnerRule`]); the body is then read here, checked, and passed on as it is.
+//! A route that declares nothing is refused, so that a new one cannot be forgotten.
+//!
+//! An entry that a request names by its token is checked by its holder. Between this look and the
+//! change, the entry may pass to somebody else, with a greater token. The change itself compares the
+//! token, and tokens only grow: a request whose token is that of the holder seen here, or is smaller,
+//! cannot change what somebody else holds by then. Any other token is answered `lost`.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use lapsed_core::Kind;
+use serde_json::{Value, json};
+
+use super::openapi::METHODS;
+use super::scopes::is_like;
+use crate::config::bearer_limits::BearerLimits;
+use crate::http::extract;
+use crate::http::jwt::strict_json;
+use crate::http::problem::Problem;
+use crate::http::route_rules::{OwnerRule, operation_name, operations, owner_rule};
+use crate::http::{Shared, browser};
+use crate::systems::{self, ShownTicket, TicketRequest};
+
+/// What every bearer may ask, whatever it is limited to.
+const WHOAMI: &str = "/v1/whoami";
+
+/// One route of the API, as far as limits are concerned.
+struct LimitedRoute {
+    method: Method,
+    path: String,
+    /// The kind whose operation it is; `None` if it belongs to no kind.
+    kind: Option<Kind>,
+    operation: String,
+    owner: Option<OwnerRule>,
+}
+
+static ROUTES: LazyLock<Vec<LimitedRoute>> = LazyLock::new(|| {
+    let mut found = Vec::new();
+    for (path, mut item) in super::routes().to_openapi().paths.paths {
+        let kind = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next());
+        let kind = kind.and_then(systems::named).map(|system| system.kind());
+        for (method, operation) in METHODS.into_iter().zip(operations(&mut item)) {
+            let Some(operation) = operation else { continue };
+            let (owner, operation) = (owner_rule(operation), operation_name(&path, operation));
+            found.push(LimitedRoute { method, path: path.clone(), kind, operation, owner });
+        }
+    }
+    found
+});
+
+fn route_of(method: &Method, path: &str) -> Option<&'static LimitedRoute> {
+    let method = if method == Method::HEAD { &Method::GET } else { method };
+    let fitting =
+        ROUTES.iter().filter(|route| route.method == *method && is_like(&route.path, path));
+    // Of several, the router takes the one with the fewest parameters.
+    fitting.min_by_key(|route| route.path.matches('{').count())
+}
+
+impl LimitedRoute {
+    /// The decoded parameters of `path`; `None` if one of them is not UTF-8.
+    fn params(&self, path: &str) -> Option<Vec<(String, String)>> {
+        let pairs = self.path.split('/').zip(path.split('/'));
+        let params = pairs.filter_map(|(name, value)| {
+            let name = name.strip_prefix('{')?.strip_suffix('}')?;
+            Some(decode(value).map(|value| (name.to_owned(), value)))
+        });
+        params.collect()
+    }
+}
+
+/// Decodes `%xx` as the router does.
+fn decode(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        let pair = (*first == b'%').then(|| after.get(..2)).flatten();
+        let pair = pair.and_then(|pair| std::str::from_utf8(pair).ok());
+        let pair = pair.filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        match pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn param<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    params.iter().find(|(param, _)| param == name).map(|(_, value)| value.as_str())
+}
+
+fn forbidden(detail: String) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, "forbidden", "This token may not do that", detail)
+}
+
+/// The owners of a request that are still to be checked.
+pub struct OwnerCheck {
+    limits: Arc<BearerLimits>,
+    route: &'static LimitedRoute,
+    rule: &'static OwnerRule,
+    params: Vec<(String, String)>,
+}
+
+/// Checks the system, the operation and an owner in the path. Returns what has to be checked in the
+/// body, if anything.
+pub fn check(limits: &Arc<BearerLimits>, request: &Request) -> Result<Option<OwnerCheck>, Problem> {
+    let (method, path) = (request.method(), request.uri().path());
+    if path == WHOAMI {
+        return Ok(None);
+    }
+    let unknown = || forbidden("this token is limited, and there is no such route".to_owned());
+    let route = route_of(method, path).ok_or_else(unknown)?;
+    let params = route.params(path).ok_or_else(unknown)?;
+    check_system(limits, route, &params)?;
+    if limits.limits_operations()
+        && (route.kind.is_none() || !limits.allows_operation(&route.operation))
+    {
+        return Err(forbidden(match route.kind {
+            Some(_) => format!(
+                "this token is limited to some operations, and `{}` is none of them; GET {WHOAMI} \
+                 lists them",
+                route.operation
+            ),
+            None => {
+                format!("this token is limited to operations of systems; GET {WHOAMI} lists them")
+            }
+        })
+        .with("operation", json!(route.operation)));
+    }
+    if !limits.limits_owners() || browser::looks(method) {
+        return Ok(None);
+    }
+    let Some(rule) = &route.owner else { return Err(refused(route)) };
+    match rule {
+        OwnerRule::NotAnOwners => Ok(None),
+        OwnerRule::Refused => Err(refused(route)),
+        OwnerRule::Path(name) => {
+            let owner = param(&params, name).ok_or_else(|| refused(route))?;
+            allow(limits, owner).map(|()| None)
+        }
+        OwnerRule::Body(_) | OwnerRule::Holder => {
+            Ok(Some(OwnerCheck { limits: limits.clone(), route, rule, params }))
+        }
+    }
+}
+
+fn check_system(
+    limits: &BearerLimits,
+    route: &LimitedRoute,
+    params: &[(String, String)],
+) -> Result<(), Problem> {
+    if !limits.limits_systems() {
+        return Ok(());
+    }
+    let kind =
+        route.kind.or_else(|| systems::named(param(params, "kind")?).map(|kind| kind.kind()));
+    match (kind, param(params, "name")) {
+        (Some(kind), Some(name)) if limits.allows_system(kind, name) => Ok(()),
+        (Some(kind), Some(name)) => Err(forbidden(format!(
+            "this token is limited to some systems, and `{kind}/{name}` is none of them; GET \
+             {WHOAMI} lists them"
+        ))),
+        _ => Err(forbidden(format!(
+            "this token is limited to some systems, and this is about all of them; GET {WHOAMI} \
+             lists them"
+        ))),
+    }
+}
+
+fn refused(route: &LimitedRoute) -> Problem {
+    forbidden(format!(
+        "this token is limited to some owners, and `{}` is not the operation of one owner; use a \
+         token without `owners`",
+        route.operation
+    ))
+}
+
+fn allow(limits: &BearerLimits, owner: &str) -> Result<(), Problem> {
+    if limits.allows_owner(owner) {
+        return Ok(());
+    }
+    let detail = format!(
+        "this token may not act as the owner {owner:?}, and nothing was changed; GET {WHOAMI} lists \
+         its owners"
+    );
+    Err(forbidden(detail).with("owner", json!(owner)))
+}
+
+impl OwnerCheck {
+    /// Reads the body and checks the owners in it. Returns the request with the same body.
+    pub async fn pass(self, app: &Shared, request: Request) -> Result<Request, Problem> {
+        let (parts, body) = request.into_parts();
+        let bytes = extract::read(body, app).await?;
+        let value = match bytes.is_empty() {
+            true => Value::Null,
+            // The members must be unique: the handler could take another one than was checked.
+            false => strict_json::parse(&bytes)
+                .map_err(|e| Problem::malformed(format!("the body is not JSON: {e}")))?,
+        };
+        match self.rule {
+            OwnerRule::Body(place) => {
+                let places: Vec<&str> = place.split('/').collect();
+                self.check_names(&value, &places)?;
+            }
+            _ => {
+                let query = parts.uri.query().unwrap_or_default().to_owned();
+                self.check_holders(app, query, value).await?;
+            }
+        }
+        Ok(Request::from_parts(parts, Body::from(bytes)))
+    }
+
+    fn check_names(&self, value: &Value, places: &[&str]) -> Result<(), Problem> {
+        match (places, value) {
+            ([], Value::String(owner)) => allow(&self.limits, owner),
+            (["*", rest @ ..], Value::Array(list)) => {
+                list.iter().try_for_each(|value| self.check_names(value, rest))
+            }
+            ([name, rest @ ..], Value::Object(map)) if map.contains_key(*name) => {
+                self.check_names(&map[*name], rest)
+            }
+            _ => Err(forbidden(format!(
+                "this token is limited to some owners, and the body of `{}` does not name one where \
+                 it should",
+                self.route.operation
+            ))),
+        }
+    }
+
+    async fn check_holders(self, app: &Shared, query: String, body: Value) -> Result<(), Problem> {
+        let kind = self.route.kind.ok_or_else(|| refused(self.route))?;
+        let system = param(&self.params, "name").unwrap_or_default().to_owned();
+        let method = self.route.method.clone();
+        let request = TicketRequest { method, system, params: self.params, query, body };
+        for ShownTicket { token, holder } in systems::of(kind).shown_tickets(app, &request).await? {
+            match holder {
+                Some((owner, held)) if token == held => allow(&self.limits, owner.as_str())?,
+                Some((_, held)) if token < held => {}
+                _ => return Err(lost(token)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The problem `lost` for a token that holds nothing now.
+fn lost(token: u64) -> Problem {
+    let detail = format!(
+        "nobody holds by the token {token} what the request names, and nothing was changed; leave it \
+         out if the request names several"
+    );
+    Problem::new(StatusCode::CONFLICT, "lost", "You no longer hold it", detail)
+        .with("token", json!(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::scopes;
+    use crate::config::token::Scope;
+
+    /// A bearer that is limited to owners never has `act`, so routes that need it are refused to it.
+    #[test]
+    fn every_writing_route_declares_how_it_is_limited_to_owners() {
+        let missing: Vec<String> = ROUTES
+            .iter()
+            .filter(|route| route.method != Method::GET && route.path.starts_with("/v1/"))
+            .filter(|route| scopes::needed(&route.method, &route.path).scope != Scope::Act)
+            .filter(|route| route.owner.is_none())
+            .map(|route| format!("{} {}", route.method, route.path))
+            .collect();
+        assert!(missing.is_empty(), "declare it with route_rules::for_owner: {missing:#?}");
+    }
+
+    #[test]
+    fn declared_parameters_of_the_path_exist() {
+        for route in ROUTES.iter() {
+            if let Some(OwnerRule::Path(name)) = &route.owner {
+                assert!(route.path.contains(&format!("{{{name}}}")), "{}", route.path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_is_decoded_as_the_router_does() {
+        assert_eq!(decode("a%20b%2fc+%zz%4").as_deref(), Some("a b/c+%zz%4"));
+        assert_eq!(decode("%ff"), None);
+    }
+}
