@@ -1,12 +1,9 @@
 //! Where a command is carried out: by a running daemon over HTTP, or on the store itself. The answers are the same.
 
-pub mod lease_backend;
 mod local;
 pub mod remote;
 mod sse;
 
-use lapsed_core::inflight::Job;
-use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
@@ -18,18 +15,27 @@ use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::Config;
 use lapsed_server::node::audit::AuditPage;
+use lapsed_server::node::missing::MissingSystem;
 use lapsed_server::node::shapes::{
-    BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
+    AdoptStatus, BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
 };
 use lapsed_server::node::{BrakeOrder, ReconcileOrder};
-use lapsed_server::systems::inflight::routes::DeadLetters;
 
-pub use lease_backend::LeaseBackend;
 pub use local::LocalBackend;
 pub use remote::RemoteBackend;
 
-/// The operations of the commands, on a daemon or on a store.
-pub trait Backend: LeaseBackend + Sync {
+/// The name of a system that is not given one.
+const DEFAULT_NAME: &str = "default";
+
+/// The backend behind a [`Backend`]: the operations of one kind are implemented for both in the kind's folder.
+pub enum BackendRef<'b> {
+    Local(&'b LocalBackend),
+    Remote(&'b RemoteBackend),
+}
+
+/// The operations that all kinds have in common, on a daemon or on a store.
+pub trait Backend: Sync {
+    fn as_ref(&self) -> BackendRef<'_>;
     /// Lists the systems of the daemon or the configuration.
     fn systems(&self) -> Result<Vec<SystemId>, Failure>;
     /// The status of every system.
@@ -57,21 +63,11 @@ pub trait Backend: LeaseBackend + Sync {
     ) -> Result<(), Failure>;
     /// Restores the entry that a receipt records as removed.
     fn restore(&self, receipt: &ReceiptId) -> Result<Restored, Failure>;
-    /// One page of dead letters, ordered by id.
-    fn dead(
-        &self,
-        system: &SystemId,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<DeadLetters, Failure>;
-    fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure>;
-    /// Puts a dead letter back on its queue; whether there was one.
-    fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure>;
-    /// Deletes a dead letter; whether there was one.
-    fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure>;
+    /// Confirms the configuration of an adopted system.
+    fn adopt(&self, system: &SystemId) -> Result<AdoptStatus, Failure>;
     /// The state of the brake of one system.
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure>;
-    /// Holds the brake, releases it or makes it automatic; its new state.
+    /// Holds the brake, overrides it for one pass or makes it automatic; its new state.
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure>;
     /// One page of the audit, newest first.
     fn audit(
@@ -80,6 +76,10 @@ pub trait Backend: LeaseBackend + Sync {
         before: Option<&str>,
         limit: usize,
     ) -> Result<AuditPage, Failure>;
+    /// Adds the name of the store that failed, if this backend knows it.
+    fn name_store(&self, failure: Failure) -> Failure {
+        failure
+    }
     /// Closes the store, if this backend has opened one.
     fn close(self: Box<Self>) -> Result<(), Failure>;
 }
@@ -99,6 +99,8 @@ pub enum Followed {
     /// The stream has begun, and no later receipt is missed: the caller can list earlier receipts now.
     Begun,
     Receipt(Box<Receipt>),
+    /// The systems whose stores do not answer at present; empty when all answer again.
+    Missing(Vec<MissingSystem>),
 }
 
 /// Which receipts to list.
@@ -141,8 +143,31 @@ pub fn open(target: &TargetArgs) -> Result<Box<dyn Backend>, Failure> {
             tracing::info!("{error}; asking the daemon at {url} instead");
             Ok(Box::new(remote))
         }
-        Err(error) => Err(error.into()),
+        Err(error) => Err(Failure::from(error).name_store(|place| config.store_at(place))),
     }
+}
+
+/// Opens the native system that `text` names, KIND/NAME or KIND, on the store at `url`, with the default key names.
+pub fn open_at(url: &str, text: &str) -> Result<Box<dyn Backend>, Failure> {
+    let (kind, name) = text.split_once('/').unwrap_or((text, DEFAULT_NAME));
+    if !Kind::ALL.iter().any(|known| known.as_str() == kind) {
+        let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        return Err(Failure::usage(format!(
+            "`{text}` names no kind of system; without a configuration, write KIND/NAME with one of these kinds: {}",
+            kinds.join(", ")
+        )));
+    }
+    let system =
+        "[store.redis]\nurl = \"${URL}\"\n[[system]]\nkind = \"${KIND}\"\nname = \"${NAME}\"\n";
+    let given = |variable: &str| match variable {
+        "URL" => Some(url.to_owned()),
+        "KIND" => Some(kind.to_owned()),
+        "NAME" => Some(name.to_owned()),
+        _ => None,
+    };
+    let config = Config::parse(system, &Overrides::default(), &given)?;
+    let opened = LocalBackend::open(&config);
+    Ok(Box::new(opened.map_err(|error| Failure::of_store(error, "redis"))?))
 }
 
 /// The daemon's address: `given`, or LAPSED_URL, or the default.

@@ -1,10 +1,9 @@
 //! The command line: every command, argument and option. The doc comments are the texts of `--help`.
 
 pub mod audit;
+pub mod detect;
 pub mod health;
 pub mod init;
-pub mod lease;
-pub mod schema;
 pub mod shell;
 pub mod token;
 pub mod top;
@@ -13,6 +12,8 @@ pub mod webhook;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::kinds::KindCommand;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,14 +77,10 @@ pub enum Command {
     /// Run a demonstration on the embedded store: for a minute, owners are started, killed and
     /// reclaimed; with --serve, the dashboard shows simulated traffic until Ctrl-C.
     Demo(lapsed_demo::args::Demo),
-    /// Run one owner process of `lapsed demo`.
-    #[command(hide = true)]
-    DemoOwner(lapsed_demo::args::DemoOwner),
-    /// Run one actor process of `lapsed demo --serve`.
-    #[command(hide = true)]
-    DemoPlayer(lapsed_demo::args::DemoPlayer),
     /// Write a commented configuration for one of the five systems, chosen by --preset or in a dialog.
     Init(init::Init),
+    /// Find the job systems on a Redis or Valkey: their workers, which of them are dead, and jobs nobody will run.
+    Detect(detect::Detect),
     /// Validate a configuration, connect to its stores, and explain what the daemon would do with it.
     Check(Check),
     /// Watch all systems live in the terminal: reclaim lag, passes, brakes, and receipts as they arrive.
@@ -102,31 +99,27 @@ pub enum Command {
     Receipts(ReceiptsArgs),
     /// Restore the entry that a receipt records as removed, if nobody else holds its key by now.
     Restore(Restore),
-    /// List what operators did by hand (brakes, passes, restores, dead letters), and who did it.
+    /// List what operators did by hand (brakes, adoptions, passes, restores, dead letters), and who did it.
     Audit(audit::Audit),
-    /// List, show, put back or delete dead letters: jobs that will not be retried automatically.
-    #[command(subcommand)]
-    Dead(Dead),
     /// List the daemon's webhooks and their undelivered events, retry one, or send a test event.
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
-    /// Acquire, renew, release or show leases; hold a lease while a command runs.
-    #[command(subcommand)]
-    Lease(lease::LeaseCommand),
-    /// Replace this process by a command that the kernel kills when its parent process ends.
-    #[command(hide = true)]
-    LeaseChild(lease::LeaseChild),
-    /// Record the decision on a transaction (commit or rollback), or show it; it cannot be changed.
-    #[command(subcommand)]
-    Decision(lease::DecisionCommand),
-    /// Release a system's brake, hold it, or return it to automatic operation.
+    /// The verbs that belong to one kind of system.
+    #[command(flatten)]
+    OfKind(KindCommand),
+    /// Confirm that the configuration of an adopted system is right, so that it stops observing and reclaims.
+    Adopt(AdoptArgs),
+    /// Hold a system's brake, let one pass through it, or return it to automatic operation.
     Brake(BrakeArgs),
     /// Create a token for the daemon's API, or print the hash of a token for its configuration.
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// Print or create the tables that availability needs in Postgres.
-    #[command(subcommand)]
-    Schema(schema::Schema),
+    /// Run one owner process of `lapsed demo`.
+    #[command(hide = true)]
+    DemoOwner(lapsed_demo::args::DemoOwner),
+    /// Run one actor process of `lapsed demo --serve`.
+    #[command(hide = true)]
+    DemoPlayer(lapsed_demo::args::DemoPlayer),
     /// Print or load the functions that let any language call lapsed inside Redis or Valkey.
     #[command(subcommand)]
     Functions(Functions),
@@ -249,6 +242,11 @@ pub struct ReconcileArgs {
     #[arg(long, value_name = "CURSOR")]
     pub from: Option<String>,
 
+    /// Work on a native system in the Redis or Valkey at this address, without a configuration or a daemon; the
+    /// system is named KIND/NAME, or KIND for the one named `default`, and has the default key names.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["config", "url", "token", "ca"])]
+    pub redis: Option<String>,
+
     #[command(flatten)]
     pub output: Output,
 
@@ -311,66 +309,16 @@ pub struct Restore {
     pub target: TargetArgs,
 }
 
-/// The subcommands of `lapsed dead`.
-#[derive(Debug, Subcommand)]
-pub enum Dead {
-    /// List the dead letters, ordered by id.
-    List(ListDead),
-    /// Show one dead letter with its payload.
-    Show(OneDead),
-    /// Put a dead letter back on its queue and reset its count of crashes.
-    PutBack(PutBackDead),
-    /// Delete one dead letter permanently.
-    Delete(OneDead),
-}
-
 #[derive(Debug, Args)]
-pub struct ListDead {
-    /// Name of the system, as NAME, KIND or KIND/NAME; all systems
-    /// of kind inflight if not given.
-    pub system: Option<String>,
-
-    /// Show at most N dead letters of each system.
-    #[arg(short = 'n', long, default_value_t = 100, value_name = "N")]
-    pub limit: usize,
+pub struct AdoptArgs {
+    /// Name of the system, as NAME, KIND or KIND/NAME.
+    pub system: String,
 
     #[command(flatten)]
     pub output: Output,
 
     #[command(flatten)]
     pub target: TargetArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct OneDead {
-    /// The system (may be omitted if there is only one of kind inflight), then the id of the job.
-    #[arg(required = true, num_args = 1..=2, value_names = ["SYSTEM", "ID"])]
-    pub which: Vec<String>,
-
-    #[command(flatten)]
-    pub output: Output,
-
-    #[command(flatten)]
-    pub target: TargetArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct PutBackDead {
-    #[command(flatten)]
-    pub one: OneDead,
-
-    /// End of the queue to which the job returns.
-    #[arg(long, value_enum, default_value = "front")]
-    pub end: QueueEndArg,
-}
-
-/// An end of a queue: jobs are taken from the front.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum QueueEndArg {
-    /// It is the next job to be taken.
-    Front,
-    /// It is taken after all jobs that wait now.
-    Back,
 }
 
 #[derive(Debug, Args)]
@@ -382,9 +330,13 @@ pub struct BrakeArgs {
     #[arg(value_enum)]
     pub order: Option<BrakeCommand>,
 
-    /// How long a release lasts [default: 10m, or one threshold if that is longer].
-    #[arg(long = "for", value_name = "DURATION")]
-    pub span: Option<String>,
+    /// Why the brake is overridden; required with `override`, kept in the audit log and shown in the status.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+
+    /// Override without asking for a confirmation.
+    #[arg(long)]
+    pub yes: bool,
 
     #[command(flatten)]
     pub output: Output,
@@ -396,13 +348,16 @@ pub struct BrakeArgs {
 /// What to do with a brake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BrakeCommand {
-    /// Reclaim every dead entry without limit, for the time that --for gives.
-    Release,
-    /// Declare no owner dead until `auto` or `release`; what owners left that were declared dead before
-    /// is still removed.
-    Hold,
     /// Return to automatic operation: the brake holds when too many owners are silent at once.
     Auto,
+    /// Declare no owner dead until `auto` or `override`; what owners left that were declared dead before
+    /// is still removed.
+    Hold,
+    /// Let one pass reclaim every dead entry without limit; needs --reason and a confirmation.
+    Override,
+    /// The word of older versions, which is refused with a hint.
+    #[value(hide = true)]
+    Release,
 }
 
 /// The subcommands of `lapsed functions`.

@@ -1,21 +1,17 @@
 //! The backend that uses the store directly: opens it, carries out one command, closes it.
 
-mod leases;
-
 use std::fmt::Display;
 use std::sync::Arc;
 
 use lapsed_core::clock::SystemClock;
-use lapsed_core::inflight::rules::QueueEnd;
-use lapsed_core::inflight::{Inflight, Job, JobPlace};
 use lapsed_core::receipt::{NoObserver, ReceiptId};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
-use lapsed_core::{Error, Name, SystemId};
+use lapsed_core::{Error, SystemId};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Backend, Followed, Progress, ReceiptListing};
+use super::{Backend, BackendRef, Followed, Progress, ReceiptListing};
 use lapsed_server::config::process_env;
 use lapsed_server::failure::Failure;
 use lapsed_server::http::{receipts, sweeps};
@@ -24,17 +20,18 @@ use lapsed_server::node::OpenedFor;
 use lapsed_server::node::audit::{self, AuditAction, AuditPage};
 use lapsed_server::node::page::{self, ReceiptCursor, ReceiptFilter};
 use lapsed_server::node::shapes::{
-    BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
+    AdoptStatus, BrakeStatus, Estimate, ReceiptPage, Reconciliation, SystemStatus,
 };
 use lapsed_server::node::{
     BrakeOrder, LIST_MAX, LiveSystem, OpenSystems, ReconcileOrder, host_name,
 };
-use lapsed_server::systems::inflight::routes::DeadLetters;
 
 /// The systems of a configuration, on stores that this process has opened.
 pub struct LocalBackend {
     node: OpenSystems,
-    runtime: Runtime,
+    /// The address and the name of each store.
+    stores: Vec<(String, String)>,
+    pub(crate) runtime: Runtime,
 }
 
 impl LocalBackend {
@@ -51,16 +48,17 @@ impl LocalBackend {
         };
         runtime.block_on(node.probe())?;
         runtime.block_on(node.prepare(config, OpenedFor::Command));
-        Ok(LocalBackend { node, runtime })
+        let stores = config.stores.values().map(|store| (store.describe(), store.name.clone()));
+        Ok(LocalBackend { node, stores: stores.collect(), runtime })
     }
 
-    fn live(&self, system: &SystemId) -> Result<&Arc<LiveSystem>, Failure> {
+    pub(crate) fn live(&self, system: &SystemId) -> Result<&Arc<LiveSystem>, Failure> {
         let live = self.node.find(system.kind, &system.name);
         live.ok_or_else(|| Failure::usage(format!("there is no system `{system}`")))
     }
 
     /// Carries out `work`, and records it in the audit log with the name of the user.
-    fn audited<T>(
+    pub(crate) fn audited<T>(
         &self,
         live: &LiveSystem,
         (what, target): (&str, &dyn Display),
@@ -71,24 +69,20 @@ impl LocalBackend {
         let deed = AuditAction { who: local_user(), from: None, what, target, request: None };
         Ok(self.runtime.block_on(live.audited(deed, work, told))?)
     }
-
-    fn inflight(&self, system: &SystemId) -> Result<&Inflight, Failure> {
-        let inflight = self.live(system)?.operations::<Inflight>();
-        inflight.ok_or_else(|| Failure::usage(format!("`{system}` has no jobs")))
-    }
 }
 
 impl Backend for LocalBackend {
+    fn as_ref(&self) -> BackendRef<'_> {
+        BackendRef::Local(self)
+    }
+
     fn systems(&self) -> Result<Vec<SystemId>, Failure> {
         Ok(self.node.systems().iter().map(|live| live.id().clone()).collect())
     }
 
     fn status(&self) -> Result<Vec<SystemStatus>, Failure> {
-        let mut all = Vec::new();
-        for live in self.node.systems() {
-            all.push(self.runtime.block_on(live.status()));
-        }
-        Ok(all)
+        let all = self.node.systems().iter().map(|live| live.status());
+        Ok(self.runtime.block_on(futures::future::join_all(all)))
     }
 
     fn pass(&self, system: &SystemId, act: PassMode) -> Result<PassReport, Failure> {
@@ -170,37 +164,9 @@ impl Backend for LocalBackend {
         self.audited(live, ("restore", receipt), live.restore(receipt.seq), receipts::told)
     }
 
-    fn dead(
-        &self,
-        system: &SystemId,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<DeadLetters, Failure> {
-        let after = after.map(Name::new).transpose()?;
-        let dead = self.inflight(system)?.dead(after.as_ref(), limit);
-        let dead = self.runtime.block_on(dead)?;
-        let next = dead.last().filter(|_| dead.len() == limit).map(|job| job.id.to_string());
-        Ok(DeadLetters { dead, next })
-    }
-
-    fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
-        let id = Name::new(id)?;
-        let found = self.runtime.block_on(self.inflight(system)?.job(&id))?;
-        Ok(found.filter(|job| matches!(job.place, JobPlace::Dead { .. })))
-    }
-
-    fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure> {
-        let id = Name::new(id)?;
-        let work = self.inflight(system)?.put_back(&id, end);
-        let told = |found: &bool| audit::outcome(*found, "queued");
-        self.audited(self.live(system)?, ("dead put_back", &id), work, told)
-    }
-
-    fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
-        let id = Name::new(id)?;
-        let work = self.inflight(system)?.delete(&id);
-        let told = |found: &bool| audit::outcome(*found, "deleted");
-        self.audited(self.live(system)?, ("dead delete", &id), work, told)
+    fn adopt(&self, system: &SystemId) -> Result<AdoptStatus, Failure> {
+        let live = self.live(system)?;
+        self.audited(live, ("adopt", system), live.confirm_adoption(), AdoptStatus::told)
     }
 
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {
@@ -224,6 +190,12 @@ impl Backend for LocalBackend {
         };
         let before = before.map(|text| ReceiptCursor::parse(text, &systems)).transpose()?;
         Ok(self.runtime.block_on(audit::read(&systems, before.as_ref(), limit))?)
+    }
+
+    fn name_store(&self, failure: Failure) -> Failure {
+        failure.name_store(|place| {
+            self.stores.iter().find(|(at, _)| at == place).map(|(_, name)| name.clone())
+        })
     }
 
     fn close(self: Box<Self>) -> Result<(), Failure> {

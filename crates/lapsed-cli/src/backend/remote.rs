@@ -1,15 +1,11 @@
 //! The backend that calls a running daemon over HTTP. Every call has a time limit, except for passes, whose
 //! duration is not known in advance.
 
-mod leases;
-
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::SystemId;
-use lapsed_core::inflight::rules::QueueEnd;
-use lapsed_core::inflight::{Job, JobPlace};
 use lapsed_core::receipt::ReceiptId;
 use lapsed_core::sweep::{PassMode, PassReport};
 use lapsed_core::system::{Explanation, Restored};
@@ -20,20 +16,20 @@ use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-use super::{Backend, Followed, Progress, ReceiptListing, sse, system_id};
+use super::{Backend, BackendRef, Followed, Progress, ReceiptListing, sse, system_id};
 use lapsed_server::failure::Failure;
 use lapsed_server::http::brakes::{BrakeBody, Word};
 use lapsed_server::http::reconcile::ReconcileOptions;
 use lapsed_server::node::audit::AuditPage;
 use lapsed_server::node::shapes::{
-    BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
+    AdoptStatus, BrakeStatus, Estimate, ReceiptPage, Reconciliation, Sweeps, SystemStatus,
 };
 use lapsed_server::node::{BrakeOrder, LIST_MAX, ReconcileOrder};
-use lapsed_server::systems::inflight::routes::{DeadLetters, JobBody, PutBackBody};
+use lapsed_server::print::visible;
 use lapsed_server::tls;
 
 const CONNECT: Duration = Duration::from_secs(3);
-const ANSWER: Duration = Duration::from_secs(60);
+pub(crate) const ANSWER: Duration = Duration::from_secs(60);
 
 /// A stream without data for this time is broken: the daemon sends keep-alives more often.
 const SILENCE: Duration = Duration::from_secs(40);
@@ -118,7 +114,7 @@ impl RemoteBackend {
         config.build().new_agent()
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         read(self.open(path, &[], RequestLimit::Short)?)
     }
 
@@ -166,11 +162,11 @@ impl RemoteBackend {
     }
 
     /// Sends a POST and returns its answer, whatever the status is.
-    fn ask(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>, Failure> {
+    pub(crate) fn ask(&self, path: &str, body: Option<&Value>) -> Result<Response<Body>, Failure> {
         self.ask_within(path, body, RequestLimit::Short)
     }
 
-    fn ask_within(
+    pub(crate) fn ask_within(
         &self,
         path: &str,
         body: Option<&Value>,
@@ -188,7 +184,7 @@ impl RemoteBackend {
     }
 
     /// Sends a GET and returns its answer, whatever the status is.
-    fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
+    pub(crate) fn look(&self, path: &str) -> Result<Response<Body>, Failure> {
         let request = self.agent(RequestLimit::Short).get(format!("{}{path}", self.url));
         let request = self.bearer().iter().fold(request, |request, bearer| {
             let (name, value) = auth(bearer);
@@ -198,7 +194,7 @@ impl RemoteBackend {
     }
 
     /// Sends a POST that changes something; false if the daemon answers that it does not exist.
-    fn change(&self, path: &str, body: &Value) -> Result<bool, Failure> {
+    pub(crate) fn change(&self, path: &str, body: &Value) -> Result<bool, Failure> {
         let answer = self.ask(path, Some(body))?;
         match answer.status().as_u16() {
             404 => Ok(false),
@@ -211,7 +207,7 @@ impl RemoteBackend {
     }
 
     /// The answer if it is successful; otherwise the failure to connect, or the reason that the daemon gives.
-    fn judge(
+    pub(crate) fn judge(
         &self,
         answer: Result<Response<Body>, ureq::Error>,
     ) -> Result<Response<Body>, Failure> {
@@ -259,16 +255,18 @@ fn trusting(ca: Option<&Path>) -> Result<TlsConfig, Failure> {
     Ok(config.unversioned_rustls_crypto_provider(provider).build())
 }
 
-fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T, Failure> {
+pub(crate) fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T, Failure> {
     let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
     body.read_json()
         .map_err(|e| Failure::failed(format!("the daemon's answer makes no sense: {e}")))
 }
 
-fn refused(mut answer: Response<Body>) -> Failure {
+pub(crate) fn refused(mut answer: Response<Body>) -> Failure {
     let status = answer.status().as_u16();
     let problem: Value = answer.body_mut().read_json().unwrap_or_default();
     let Some(detail) = problem["detail"].as_str() else { return not_a_daemon(status) };
+    // Whoever answers is not known to be lapsed, so that a newline could forge a line of its own.
+    let detail = &*visible(detail);
     match status {
         401 => Failure::failed(format!(
             "the daemon refuses: {detail}. Give a token with --token or LAPSED_TOKEN"
@@ -304,6 +302,10 @@ pub fn segment(text: &str) -> String {
 }
 
 impl Backend for RemoteBackend {
+    fn as_ref(&self) -> BackendRef<'_> {
+        BackendRef::Remote(self)
+    }
+
     fn systems(&self) -> Result<Vec<SystemId>, Failure> {
         let all = self.status()?;
         Ok(all.iter().filter_map(|s| system_id(&s.kind, &s.system)).collect())
@@ -374,37 +376,8 @@ impl Backend for RemoteBackend {
         if answer.status().is_success() { read(answer) } else { Err(refused(answer)) }
     }
 
-    fn dead(
-        &self,
-        system: &SystemId,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<DeadLetters, Failure> {
-        let mut path = format!("/v1/{system}/dead?limit={limit}");
-        if let Some(after) = after {
-            path.push_str(&format!("&after={}", segment(after)));
-        }
-        self.get(&path)
-    }
-
-    fn dead_letter(&self, system: &SystemId, id: &str) -> Result<Option<Job>, Failure> {
-        // Not `dead/ID`: an id may be equal to the name of an operation under `dead/`.
-        let answer = self.look(&format!("/v1/{system}/jobs/{}", segment(id)))?;
-        if answer.status() == 404 {
-            return Ok(None);
-        }
-        let job: Job = read(self.judge(Ok(answer))?)?;
-        Ok(Some(job).filter(|job| matches!(job.place, JobPlace::Dead { .. })))
-    }
-
-    fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure> {
-        let body = PutBackBody { id: id.to_owned(), end: end.into() };
-        self.change(&format!("/v1/{system}/dead/put_back"), &json!(body))
-    }
-
-    fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
-        let body = JobBody { id: id.to_owned() };
-        self.change(&format!("/v1/{system}/dead/delete"), &json!(body))
+    fn adopt(&self, system: &SystemId) -> Result<AdoptStatus, Failure> {
+        self.send(Method::Post, &format!("/v1/adopt/{system}"), &(), RequestLimit::Short)
     }
 
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {
@@ -412,12 +385,12 @@ impl Backend for RemoteBackend {
     }
 
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure> {
-        let (setting, span) = match order {
+        let (setting, reason) = match order {
             BrakeOrder::Auto => (Word::Auto, None),
             BrakeOrder::Hold => (Word::Hold, None),
-            BrakeOrder::Release(span) => (Word::Release, span),
+            BrakeOrder::Override { reason } => (Word::Override, Some(reason)),
         };
-        let body = BrakeBody { setting, for_ms: span.map(|s| s.as_millis() as u64) };
+        let body = BrakeBody { setting, reason };
         self.send(Method::Put, &format!("/v1/brakes/{system}"), &body, RequestLimit::Short)
     }
 

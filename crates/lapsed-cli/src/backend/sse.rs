@@ -5,10 +5,12 @@ use std::io::{BufRead, BufReader};
 use std::time::Duration;
 
 use lapsed_core::SystemId;
+use serde::Deserialize;
 
 use super::Followed;
 use super::remote::{RemoteBackend, RequestLimit, segment};
 use lapsed_server::failure::Failure;
+use lapsed_server::node::missing::MissingSystem;
 
 /// How many reconnections are tried before giving up, and the pause between them.
 const TRIES_MAX: u32 = 10;
@@ -76,6 +78,11 @@ fn stream(
                 .map_err(|e| Stream::Broken(Failure::failed(format!("unreadable event: {e}"))))?;
             tell(Followed::Receipt(Box::new(receipt))).map_err(Stream::Told)?;
         }
+        if done.name == "missing" {
+            let told: MissingEvent = serde_json::from_str(&done.data)
+                .map_err(|e| Stream::Broken(Failure::failed(format!("unreadable event: {e}"))))?;
+            tell(Followed::Missing(told.missing)).map_err(Stream::Told)?;
+        }
         if let Some(id) = done.id
             && cursor.replace(id).is_none()
         {
@@ -83,6 +90,12 @@ fn stream(
         }
     }
     Ok(())
+}
+
+/// The data of an event `missing`.
+#[derive(Deserialize)]
+struct MissingEvent {
+    missing: Vec<MissingSystem>,
 }
 
 /// One server-sent event, filled line by line.

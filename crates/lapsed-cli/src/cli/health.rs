@@ -11,6 +11,10 @@ pub struct Healthcheck {
     #[arg(long)]
     pub live: bool,
 
+    /// Check the store of this system only. Default: the store of at least one system must answer.
+    #[arg(long, value_name = "KIND/NAME", conflicts_with = "live")]
+    pub system: Option<String>,
+
     /// Fail if no answer has arrived within this time.
     #[arg(long, default_value = "3s", value_name = "DURATION")]
     pub within: String,

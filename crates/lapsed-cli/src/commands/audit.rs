@@ -1,44 +1,51 @@
 //! `lapsed audit`: lists the actions of operators.
 
-use super::ask;
+use super::{ask, tell_missing};
 use crate::backend::{Backend, resolve};
 use crate::cli::audit::Audit;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::audit::{AUDIT_PAGE_MAX, AuditEntry};
-use lapsed_server::print::{self, Table, line, moment};
+use lapsed_server::node::missing::MissingSystem;
+use lapsed_server::print::{self, Table, line, lines, moment};
 
 /// Prints the actions of operators, newest first.
 pub fn run(args: Audit) -> Result<(), Failure> {
     if args.limit == 0 {
         return Err(Failure::usage("-n must be above 0"));
     }
-    let entries = ask(&args.target, |backend| newest(backend, &args))?;
+    let (entries, missing) = ask(&args.target, |backend| newest(backend, &args))?;
+    tell_missing(&missing);
     if args.output.json {
         return entries.iter().try_for_each(print::json);
     }
-    match entries.is_empty() {
-        true => line("Nobody has done anything by hand."),
-        false => line(&table(&entries)),
+    match (entries.is_empty(), missing.is_empty()) {
+        (true, true) => line("Nobody has done anything by hand."),
+        (true, false) => line("In the systems that answer, nobody has done anything by hand."),
+        (false, _) => lines(&table(&entries)),
     }
 }
 
-fn newest(backend: &dyn Backend, args: &Audit) -> Result<Vec<AuditEntry>, Failure> {
+fn newest(
+    backend: &dyn Backend,
+    args: &Audit,
+) -> Result<(Vec<AuditEntry>, Vec<MissingSystem>), Failure> {
     let system = match &args.system {
         Some(text) => Some(resolve(text, &backend.systems()?)?),
         None => None,
     };
     let mut all: Vec<AuditEntry> = Vec::new();
-    let mut before = None;
+    let (mut before, mut missing) = (None, Vec::new());
     while all.len() < args.limit {
         let limit = (args.limit - all.len()).min(AUDIT_PAGE_MAX);
         let page = backend.audit(system.as_ref(), before.as_deref(), limit)?;
         all.extend(page.entries);
+        missing = page.missing;
         before = page.next;
         if before.is_none() {
             break;
         }
     }
-    Ok(all)
+    Ok((all, missing))
 }
 
 fn table(entries: &[AuditEntry]) -> String {

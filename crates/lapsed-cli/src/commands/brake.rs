@@ -1,13 +1,17 @@
 //! `lapsed brake`: shows or sets a system's brake.
 
+use std::io::{BufRead, IsTerminal};
+
+use lapsed_core::SystemId;
+
 use super::ask;
-use crate::backend::resolve;
+use crate::backend::{Backend, resolve};
 use crate::cli::{BrakeArgs, BrakeCommand};
-use lapsed_server::config::units::parse_span;
+use crate::hints::completed;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::BrakeOrder;
-use lapsed_server::node::shapes::BrakeStatus;
-use lapsed_server::print::{self, line, moment};
+use lapsed_server::node::shapes::{BrakeStatus, SystemStatus};
+use lapsed_server::print::{self, lines, plural, stderr_lines, visible};
 
 /// Sets the brake as `order` says, or shows its state.
 pub fn run(args: BrakeArgs) -> Result<(), Failure> {
@@ -15,42 +19,99 @@ pub fn run(args: BrakeArgs) -> Result<(), Failure> {
     let status = ask(&args.target, |backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
         match order {
-            Some(order) => backend.set_brake(&id, order),
             None => backend.brake(&id),
+            Some(BrakeOrder::Override { .. }) if !args.yes && !is_agreed(backend, &id)? => {
+                Err(Failure::usage("nothing was changed"))
+            }
+            Some(order) => backend.set_brake(&id, order),
         }
     })?;
     match args.output.json {
         true => print::json(&status),
-        false => line(&describe(&status, &args.target.again())),
+        false => lines(&describe(&status, &args.target.again())),
     }
 }
 
 fn order(args: &BrakeArgs) -> Result<Option<BrakeOrder>, Failure> {
-    let span = match (&args.span, args.order) {
-        (None, _) => None,
-        (Some(text), Some(BrakeCommand::Release)) => {
-            Some(parse_span(text).map_err(|what| Failure::usage(format!("--for: {what}")))?)
+    let is_override = args.order == Some(BrakeCommand::Override);
+    if !is_override && (args.reason.is_some() || args.yes) {
+        return Err(Failure::usage("--reason and --yes go with `override` only"));
+    }
+    Ok(Some(match args.order {
+        None => return Ok(None),
+        Some(BrakeCommand::Auto) => BrakeOrder::Auto,
+        Some(BrakeCommand::Hold) => BrakeOrder::Hold,
+        Some(BrakeCommand::Override) => BrakeOrder::Override { reason: reason(args)? },
+        Some(BrakeCommand::Release) => {
+            return Err(Failure::usage(
+                "`release` is gone: `auto` lets the brake decide and opens a hold in steps, \
+                 `override --reason TEXT` lets one pass reclaim everything that is dead",
+            ));
         }
-        _ => return Err(Failure::usage("--for goes with `release` only")),
-    };
-    Ok(args.order.map(|order| match order {
-        BrakeCommand::Release => BrakeOrder::Release(span),
-        BrakeCommand::Hold => BrakeOrder::Hold,
-        BrakeCommand::Auto => BrakeOrder::Auto,
     }))
+}
+
+fn reason(args: &BrakeArgs) -> Result<String, Failure> {
+    if let Some(reason) = args.reason.as_ref().filter(|reason| !reason.trim().is_empty()) {
+        if !args.yes && !can_ask() {
+            return Err(Failure::usage(
+                "`override` asks for a confirmation, and there is no terminal; look at `lapsed sweep \
+                 SYSTEM --dry-run`, then add --yes",
+            ));
+        }
+        return Ok(reason.clone());
+    }
+    Err(Failure::usage("`override` needs --reason TEXT, which is kept in the audit log"))
+}
+
+fn can_ask() -> bool {
+    std::io::stdin().is_terminal()
+}
+
+/// Shows what the next pass would reclaim, and asks whether it may.
+fn is_agreed(backend: &dyn Backend, id: &SystemId) -> Result<bool, Failure> {
+    let all = backend.status()?;
+    let mine = |s: &&SystemStatus| s.kind == id.kind.as_str() && s.system == id.name.to_string();
+    let would = all.iter().find(mine).map_or_else(String::new, would_reclaim);
+    stderr_lines(&format!("{would} Override the brake of {id} for one pass? [y/N]"));
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Failure::Failed(format!("the answer could not be read: {error}")))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// How much the next pass would reclaim without a brake.
+pub fn would_reclaim(status: &SystemStatus) -> String {
+    let Some(census) = status.census.as_ref().filter(|census| !census.uncounted) else {
+        return "How much the next pass would reclaim is not known.".to_owned();
+    };
+    let owners = census.owners_overdue + census.owners_spared;
+    let entries = census.suspects + census.orphans_spared;
+    let spared = match census.owners_spared {
+        0 => String::new(),
+        owners => format!(
+            ", and what {} hold that are spared because the store was away",
+            plural(owners, "owner", "owners")
+        ),
+    };
+    format!(
+        "The next pass would declare {} dead and reclaim {} of {}{spared}.",
+        plural(owners, "owner", "owners"),
+        plural(entries, "entry", "entries"),
+        census.population
+    )
 }
 
 fn describe(status: &BrakeStatus, again: &str) -> String {
     let id = format!("{}/{}", status.kind, status.system);
-    let said = match status.released_until_ms {
-        Some(until) => format!("released by the operator until {}; it is ", moment(until)),
-        None if status.setting == "hold" => String::new(),
-        None => "decides by itself; it is ".to_owned(),
+    let said = match status.setting.as_str() {
+        "auto" => "decides by itself; it is ",
+        _ => "",
     };
     let next = match status.setting.as_str() {
-        "hold" => format!("\nTo let it go: lapsed brake {id} release{again}, or auto"),
-        "release" => format!("\nTo reclaim now: lapsed sweep {id}{again}"),
+        "hold" => format!("\nTo let it decide again: lapsed brake {id} auto{again}"),
+        "override" => format!("\nTo reclaim now: lapsed sweep {id}{again}"),
         _ => String::new(),
     };
-    format!("{id}: {said}{}{next}", status.words)
+    format!("{id}: {said}{}{next}", visible(&completed(&status.words, again)))
 }

@@ -1,33 +1,34 @@
 //! `lapsed check`: validates a configuration, and tries its stores.
 
+mod report;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lapsed_core::SystemId;
 use lapsed_core::clock::SystemClock;
 use lapsed_core::receipt::NoObserver;
 use lapsed_core::store::StoreInfo;
-use lapsed_object::Offset;
+use lapsed_core::sweep::AdoptObservation;
+use lapsed_object::{ObjectConfig, Offset};
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
 use crate::cli::Check;
-use lapsed_server::config::origin::{Origin, Setting};
-use lapsed_server::config::store::{StoreConfig, StoreLocation};
-use lapsed_server::config::token::TokenConfig;
-use lapsed_server::config::units::show_span;
-use lapsed_server::config::webhook::WebhookConfig;
+use crate::hints;
+use lapsed_server::config::store::{EmbeddedFolder, StoreConfig};
 use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
+use lapsed_server::http::jwt::KeySet;
 use lapsed_server::node::Config;
-use lapsed_server::node::SystemPlan;
 use lapsed_server::node::{Journal, LiveContext, LiveSystem, used_stores};
-use lapsed_server::print::{self, Table, line};
-use lapsed_server::stores::{self, OpenObject, OpenStore};
-use lapsed_server::systems;
+use lapsed_server::print::{self, lines, visible};
+use lapsed_server::stores::{OpenObject, OpenStore};
+use lapsed_server::systems::{self, words::fill};
 
-/// Validates the configuration, connects to each store, and prints what the daemon would do.
+/// Validates the configuration, connects to each store, and prints what the daemon would do; or every fault that it
+/// finds.
 pub fn run(args: Check) -> Result<(), Failure> {
     let overrides = Overrides {
         listen: process_env("LAPSED_LISTEN"),
@@ -35,26 +36,44 @@ pub fn run(args: Check) -> Result<(), Failure> {
         token: process_env("LAPSED_TOKEN"),
     };
     let config = Config::load(args.config.as_deref(), &overrides, &process_env)?;
-    if let Some(files) = &config.server.tls {
-        files.read().map_err(|what| Failure::usage(format!("`server.tls`: {what}")))?;
+    let mut faults = Vec::new();
+    if let Some(Err(what)) = config.server.tls.as_ref().map(|files| files.read()) {
+        faults.push(Failure::usage(format!("`server.tls`: {what}")));
     }
+    if let Some(Err(what)) = config.server.jwt.as_ref().map(KeySet::read) {
+        faults.push(Failure::usage(format!("`server.jwt`: {what}")));
+    }
+    let again = hints::file(&args.config);
     let mut stores = Vec::new();
     for store in used_stores(&config) {
-        stores.push((store, connect(&config, store)?));
+        let state = connect(&config, store, &again, &mut faults);
+        stores.extend(state.map(|state| (store, state)));
+    }
+    if !faults.is_empty() {
+        return Err(Failure::several(faults));
     }
     match args.output.json {
-        true => print::json(&as_json(&config, &stores)),
-        false => line(&describe(&config, &stores)),
+        true => print::json(&report::as_json(&config, &stores)),
+        false => lines(&report::describe(&config, &stores)),
     }
 }
 
-/// Connects to a store and reads what its systems would work on. Changes nothing.
-fn connect(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
-    match &store.place {
-        StoreLocation::Embedded { dir, .. } => open_folder(store, dir),
-        StoreLocation::Object(_) => try_objects(config, store),
-        _ => ask_server(config, store),
-    }
+/// Connects to a store and reads what its systems would work on. No data of a system change. What is wrong is added
+/// to `faults`; `again` are the options of a further command that reaches the same stores.
+fn connect(
+    config: &Config,
+    store: &StoreConfig,
+    again: &str,
+    faults: &mut Vec<Failure>,
+) -> Option<State> {
+    let state = if let Some(folder) = store.place.get::<EmbeddedFolder>() {
+        open_folder(store, &folder.dir, again)
+    } else if store.place.get::<ObjectConfig>().is_some() {
+        try_objects(config, store, again, faults)
+    } else {
+        ask_server(config, store, again, faults)
+    };
+    state.map_err(|failure| faults.push(failure.name_store(|_| Some(store.name.clone())))).ok()
 }
 
 /// The result of connecting to a store.
@@ -88,24 +107,26 @@ impl State {
         for Tried { what, needed, failed, .. } in &self.tried {
             let line = match (failed, needed) {
                 (None, _) => format!("holds: {what}"),
-                (Some(why), true) => format!("FAILS: {what} ({why})"),
-                (Some(why), false) => format!("without: {what} ({why}; nothing depends on it)"),
+                (Some(why), true) => format!("FAILS: {what} ({})", visible(why)),
+                (Some(why), false) => {
+                    format!("without: {what} ({}; nothing depends on it)", visible(why))
+                }
             };
             text.push_str(&format!("\n    {line}"));
         }
         for note in &self.notes {
-            text.push_str(&format!("\n    {note}"));
+            text.push_str(&format!("\n    {}", visible(note)));
         }
         text
     }
 }
 
 /// Opens and closes an embedded store. A missing folder is not created.
-fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
+fn open_folder(store: &StoreConfig, dir: &Path, again: &str) -> Result<State, Failure> {
     if !dir.exists() {
-        return Ok("does not exist yet; `lapsed serve` makes it".to_owned().into());
+        return Ok(format!("does not exist yet; `lapsed serve{again}` makes it").into());
     }
-    match stores::open(store, SystemClock::shared()) {
+    match store.open(SystemClock::shared()) {
         Ok(opened) => {
             opened.close()?;
             Ok("opened and closed: it works".to_owned().into())
@@ -118,12 +139,24 @@ fn open_folder(store: &StoreConfig, dir: &Path) -> Result<State, Failure> {
 }
 
 /// Reads the version of the server, and counts the entries of each system on it: this reveals a wrong layout, a
-/// key of the wrong type or a missing permission.
-fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
+/// key of the wrong type or a missing permission. Tries whether the user may write.
+fn ask_server(
+    config: &Config,
+    store: &StoreConfig,
+    again: &str,
+    faults: &mut Vec<Failure>,
+) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let opened = stores::open(store, SystemClock::shared())?;
-        let info = look(config, store, &opened).await?;
+        let opened = store.open(SystemClock::shared())?;
+        let looked = look(config, store, &opened, again, faults).await;
+        // A user with few rights may fail at both, and each names what is missing.
+        match refused_writes(store, &opened).await {
+            Ok(refused) => faults.extend(refused),
+            Err(failure) if looked.is_ok() => return Err(failure),
+            Err(_) => {}
+        }
+        let (info, adopted) = looked?;
         let ahead_ms = info.now_ms as i64 - SystemClock::shared().wall_ms() as i64;
         let up = Duration::from_millis(info.now_ms.saturating_sub(info.back_ms));
         let words = format!(
@@ -133,20 +166,55 @@ fn ask_server(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
             ahead_ms.abs(),
             if ahead_ms < 0 { "behind" } else { "ahead of" },
         );
-        let mut notes = Vec::new();
+        let mut notes = adopted;
+        notes.extend(eviction_note(config, store, &opened).await?);
         for kind in systems::KINDS {
-            notes.extend(kind.store_notes(&config.systems, store, &opened).await?);
+            let advice = kind.store_notes(&config.systems, store, &opened).await?;
+            notes.extend(advice.iter().map(|note| fill(note, &[("again", again)])));
         }
         Ok(State { notes, ..words.into() })
     })
 }
 
+/// What this user may not write of the systems that were opened on the store.
+async fn refused_writes(store: &StoreConfig, opened: &OpenStore) -> Result<Vec<Failure>, Failure> {
+    let named = |error| Failure::of_store(error, &store.name);
+    let refused = opened.write_faults().await.map_err(named)?;
+    let at = format!("[store.{}] {}", store.name, store.describe());
+    Ok(refused.into_iter().map(|what| Failure::failed(format!("{at}: {what}"))).collect())
+}
+
+/// A warning if the server would remove entries of systems that are on it when its memory is full.
+async fn eviction_note(
+    config: &Config,
+    store: &StoreConfig,
+    opened: &OpenStore,
+) -> Result<Option<String>, Failure> {
+    let on_it = config.systems.iter().filter(|plan| plan.common().store == store.name);
+    let on_it: Vec<String> = on_it.map(|plan| plan.common().id.to_string()).collect();
+    if on_it.is_empty() {
+        return Ok(None);
+    }
+    Ok(opened.eviction_policy().await?.map(|policy| {
+        format!(
+            "warning: its maxmemory-policy is {policy}: when its memory is full, it throws away heartbeats, \
+             entries and receipts of {}, and the living look dead; set it to noeviction",
+            on_it.join(", ")
+        )
+    }))
+}
+
 /// Tries the operations that lapsed needs on an object store, under a prefix that is emptied afterwards, and reads
 /// the systems there.
-fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
+fn try_objects(
+    config: &Config,
+    store: &StoreConfig,
+    again: &str,
+    faults: &mut Vec<Failure>,
+) -> Result<State, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let opened = stores::open(store, SystemClock::shared())?;
+        let opened = store.open(SystemClock::shared())?;
         let Some(object) = opened.object() else {
             return Err(Failure::failed("it is no object store"));
         };
@@ -159,10 +227,11 @@ fn try_objects(config: &Config, store: &StoreConfig) -> Result<State, Failure> {
         });
         let mut state = State { words: String::new(), tried: tried.collect(), notes: Vec::new() };
         if let Err(error) = report.verdict(&store.name) {
-            eprintln!("store {}: {}{}", store.name, store.describe(), state.describe());
+            let state = state.describe();
+            print::stderr_lines(&format!("store {}: {}{state}", store.name, store.describe()));
             return Err(error.into());
         }
-        let info = look(config, store, &opened).await?;
+        let (info, _) = look(config, store, &opened, again, faults).await?;
         state.words = format!("{} answers{}", info.engine, clock_words(object));
         Ok(state)
     })
@@ -176,17 +245,20 @@ fn clock_words(object: &OpenObject) -> String {
     format!(", its clock is {} ms {whither} this one, give or take {give} ms", middle.abs())
 }
 
-/// Reads the version of the server, and counts the entries of every system on it.
+/// Reads the version of the server, and counts the entries of every system on it. A system that fails is added to
+/// `faults`. Also answers what was found under the key names of each adopted system.
 async fn look(
     config: &Config,
     store: &StoreConfig,
     opened: &OpenStore,
-) -> Result<StoreInfo, Failure> {
+    again: &str,
+    faults: &mut Vec<Failure>,
+) -> Result<(StoreInfo, Vec<String>), Failure> {
     let clock = SystemClock::shared();
     let mut built = Vec::new();
     for plan in config.systems.iter().filter(|plan| plan.common().store == store.name) {
         let mirror = match &plan.common().mirror {
-            Some(name) => Some(stores::open(&config.stores[name], clock.clone())?),
+            Some(name) => Some(config.stores[name].open(clock.clone())?),
             None => None,
         };
         let ground = LiveContext {
@@ -197,134 +269,36 @@ async fn look(
             process: "check",
             by_hand: true,
         };
-        built.push(LiveSystem::build(&**plan, ground)?);
-    }
-    let info = opened.store().info().await?;
-    for live in built {
-        if let Some(error) = live.status().await.error {
-            return Err(Failure::failed(format!("{}: {error}", live.id())));
+        match LiveSystem::build(&**plan, ground) {
+            Ok(live) => built.push(live),
+            Err(error) => faults.push(Failure::of_store(error, &store.name)),
+        }
+        // An error of a mirror that does not answer is reported when it is connected to itself.
+        if let (Some(name), Some(mirror)) = (&plan.common().mirror, &mirror) {
+            let refused = refused_writes(&config.stores[name], mirror).await;
+            faults.extend(refused.unwrap_or_default());
         }
     }
-    Ok(info)
+    let info = opened.store().info().await?;
+    let mut adopted = Vec::new();
+    for live in built {
+        let status = live.status().await;
+        faults.extend(status.error.map(|error| Failure::failed(format!("{}: {error}", live.id()))));
+        let observation = status.census.and_then(|census| census.observation);
+        adopted.extend(observation.map(|seen| describe_observation(live.id(), &seen, again)));
+    }
+    Ok((info, adopted))
 }
 
-fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
-    let source = config.file.as_deref().unwrap_or("the default configuration");
-    let mut text = format!("{source} is right.\n\nserver: {}", config.server.url());
-    text.push_str(match config.server.tokens.len() {
-        0 => ", for this machine only",
-        1 => ", behind a token",
-        _ => ", behind tokens",
-    });
-    for token in &config.server.tokens {
-        text.push_str(&format!("\n  {}", token.describe()));
+/// What was found under the key names of an adopted system, and what that leads to.
+fn describe_observation(id: &SystemId, seen: &AdoptObservation, again: &str) -> String {
+    let found = seen.describe();
+    match seen.is_observing() {
+        false => format!("{id}: {found}"),
+        true => format!(
+            "warning: {id}: {found}; until half of them were seen alive, lapsed only observes and \
+             reclaims nothing. Check the key names and the dry run; if they are right, confirm once \
+             with `lapsed adopt {id}{again}`, or with adopt = \"now\" in the file"
+        ),
     }
-    for warning in server_warnings(config) {
-        text.push_str(&format!("\n  warning: {warning}"));
-    }
-    text.push_str(&said(&config.server.settings));
-    if let Some(telemetry) = &config.telemetry {
-        text.push_str(&format!("\n  {}", telemetry.describe()));
-    }
-    for (store, state) in stores {
-        let state = state.describe();
-        text.push_str(&format!("\n\nstore {}: {}\n  {state}", store.name, store.describe()));
-    }
-    for plan in &config.systems {
-        text.push_str(&format!("\n\n{}", describe_system(&**plan)));
-    }
-    for webhook in &config.webhooks {
-        text.push_str(&format!("\n\n{}", webhook.describe()));
-    }
-    text
-}
-
-fn server_warnings(config: &Config) -> Vec<String> {
-    let now_ms = SystemClock::shared().wall_ms();
-    let tokens = config.server.tokens.iter().filter_map(|token| token.warning(now_ms));
-    tokens.chain(config.server.warning()).collect()
-}
-
-fn describe_system(plan: &dyn SystemPlan) -> String {
-    let common = plan.common();
-    let mut text = format!("{} on store {}", common.id, common.store);
-    if let Some(mirror) = &common.mirror {
-        text.push_str(&format!(", mirrored in store {mirror}"));
-    }
-    for sentence in plan.describe() {
-        text.push_str(&format!("\n  {sentence}"));
-    }
-    text.push_str(&format!("\n  {}", plan.describe_brake()));
-    let keep = std::time::Duration::from_millis(common.retention.age_ms);
-    text.push_str(&format!(
-        "\n  receipts are kept for {}, at most {}",
-        show_span(keep),
-        print::count(common.retention.count)
-    ));
-    text.push_str(&said(&common.settings));
-    text
-}
-
-/// The settings that are not defaults, each with its origin, for example a file or an environment variable.
-fn said(settings: &[Setting]) -> String {
-    let mut table = Table::bare();
-    for setting in settings.iter().filter(|s| s.origin != Origin::Default) {
-        let value = format!("{} = {}", setting.key, setting.value);
-        table.row(vec![format!("    {value}"), format!("({})", setting.origin)]);
-    }
-    let text = table.text();
-    if text.is_empty() { text } else { format!("\n  settings that are not defaults:\n{text}") }
-}
-
-fn as_json(config: &Config, stores: &[(&StoreConfig, State)]) -> Value {
-    let stores: Vec<Value> = stores
-        .iter()
-        .map(|(s, state)| {
-            let State { words, tried, notes } = state;
-            let mut value = json!({ "name": s.name, "url": s.describe(), "state": words });
-            if !tried.is_empty() {
-                value["probe"] = json!(tried);
-            }
-            if !notes.is_empty() {
-                value["notes"] = json!(notes);
-            }
-            value
-        })
-        .collect();
-    let systems: Vec<Value> = config.systems.iter().map(|plan| system_json(&**plan)).collect();
-    let webhooks: Vec<Value> = config.webhooks.iter().map(WebhookConfig::as_json).collect();
-    json!({
-        "ok": true,
-        "file": config.file,
-        "server": {
-            "url": config.server.url(),
-            "tokens": config.server.tokens.iter().map(token_json).collect::<Vec<_>>(),
-            "warnings": server_warnings(config),
-            "settings": config.server.settings,
-        },
-        "stores": stores,
-        "systems": systems,
-        "webhooks": webhooks,
-    })
-}
-
-fn token_json(token: &TokenConfig) -> Value {
-    json!({ "name": token.name, "scopes": token.scopes.list(), "expires_ms": token.expires_ms })
-}
-
-fn system_json(plan: &dyn SystemPlan) -> Value {
-    let common = plan.common();
-    let silence = common.grace.unwrap_or(common.threshold);
-    json!({
-        "system": common.id.name,
-        "kind": common.id.kind,
-        "store": common.store,
-        "mirror": common.mirror,
-        "threshold_ms": common.threshold.as_millis() as u64,
-        "grace_ms": common.grace.map(|grace| grace.as_millis() as u64),
-        "every_ms": common.policy.every.as_millis() as u64,
-        "gone_after_ms": (silence + common.policy.every).as_millis() as u64,
-        "plan": plan.describe(),
-        "settings": common.settings,
-    })
 }

@@ -3,6 +3,7 @@
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::Explain;
+use crate::hints::completed;
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line};
 
@@ -16,5 +17,9 @@ pub fn run(args: Explain) -> Result<(), Failure> {
         return print::json(&explanation);
     }
     line(&format!("{}: {}", explanation.key, explanation.verdict))?;
-    explanation.because.iter().try_for_each(|sentence| line(&format!("  - {sentence}")))
+    let again = args.target.again();
+    explanation
+        .because
+        .iter()
+        .try_for_each(|sentence| line(&format!("  - {}", completed(sentence, &again))))
 }

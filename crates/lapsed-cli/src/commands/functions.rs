@@ -8,16 +8,16 @@ use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::cli::{Functions, LoadFunctions};
-use lapsed_server::config::store::{StoreConfig, StoreLocation, StoreSection};
+use lapsed_server::config::store::{NoKeys, StoreConfig, driver_at};
 use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::Config;
-use lapsed_server::print::{self, line, plural};
+use lapsed_server::print::{self, lines, plural};
 
 /// Prints the library, or loads it into every target.
 pub fn run(args: Functions) -> Result<(), Failure> {
     match args {
-        Functions::Print => line(Redis::functions().trim_end()),
+        Functions::Print => print::verbatim(Redis::functions().trim_end()),
         Functions::Load(args) => load(&args),
     }
 }
@@ -44,7 +44,7 @@ fn load(args: &LoadFunctions) -> Result<(), Failure> {
                 "now": loaded.now,
                 "nodes": loaded.nodes,
             }))?,
-            false => line(&describe(&address, loaded))?,
+            false => lines(&describe(&address, loaded))?,
         }
     }
     Ok(())
@@ -53,20 +53,19 @@ fn load(args: &LoadFunctions) -> Result<(), Failure> {
 /// The addresses to load the library into, each with the name of its store if a configuration gives one.
 fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, RedisAddress)>, Failure> {
     if let Some(url) = &args.url {
-        let section = StoreSection { url: url.clone(), ..StoreSection::default() };
-        let store = StoreConfig::plan("url", &section);
-        return match store.map_err(|wrong| Failure::usage(format!("--url: {}", wrong.what)))?.place
-        {
-            StoreLocation::Redis(address) => Ok(vec![(None, address)]),
-            _ => Err(Failure::usage("--url: functions are for Redis and Valkey")),
+        let place = driver_at(url).and_then(|driver| driver.read("url", url, &NoKeys));
+        let place = place.map_err(|wrong| Failure::usage(format!("--url: {}", wrong.what)))?;
+        return match place.get::<RedisAddress>() {
+            Some(address) => Ok(vec![(None, address.clone())]),
+            None => Err(Failure::usage("--url: functions are for Redis and Valkey")),
         };
     }
     let file = args.config.as_deref().unwrap_or(Path::new("lapsed.toml"));
     let config = Config::load(Some(file), &Overrides::default(), &process_env)?;
     let wanted = |store: &&StoreConfig| args.store.as_ref().is_none_or(|name| *name == store.name);
-    let redis = |store: &StoreConfig| match &store.place {
-        StoreLocation::Redis(address) => Some((Some(store.name.clone()), address.clone())),
-        _ => None,
+    let redis = |store: &StoreConfig| {
+        let address = store.place.get::<RedisAddress>()?;
+        Some((Some(store.name.clone()), address.clone()))
     };
     let found: Vec<_> = config.stores.values().filter(wanted).filter_map(redis).collect();
     if found.is_empty() {

@@ -1,13 +1,15 @@
-//! `lapsed init`: a commented configuration for one of the five systems, asked for or chosen by flags.
+//! `lapsed init`: a commented configuration for one of the five systems, asked for or chosen by flags, or for the job
+//! systems that were found on a server.
 
 use std::io::{BufRead, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use super::detect;
 use crate::cli::init::Init;
 use lapsed_server::failure::Failure;
-use lapsed_server::preset::{Chosen, PRESETS, kind_of};
+use lapsed_server::preset::{Chosen, PRESETS, kind_of, renamed};
 use lapsed_server::print::{self, Table};
 use lapsed_server::systems::Preset;
 
@@ -15,6 +17,9 @@ use lapsed_server::systems::Preset;
 pub fn run(args: Init) -> Result<(), Failure> {
     if args.list {
         return list(args.shape.json);
+    }
+    if let Some(url) = &args.from {
+        return write_found(url, &args);
     }
     let (chosen, file) = match args.preset {
         Some(preset) => (given(preset, &args), args.output.clone()),
@@ -35,8 +40,59 @@ pub fn run(args: Init) -> Result<(), Failure> {
         true => print::json(&json!({
             "file": file, "preset": chosen.preset.name, "kind": kind_of(chosen.preset).as_str(),
         })),
-        false => print::line(&next_steps(&chosen, &file)),
+        false => print::lines(&next_steps(&chosen, &file)),
     }
+}
+
+/// Looks at the server, and writes a system for each job system that was found.
+fn write_found(url: &str, args: &Init) -> Result<(), Failure> {
+    let detected = detect::find(url)?;
+    let usable: Vec<_> = detected.found.iter().filter(|found| found.version != "unknown").collect();
+    if usable.is_empty() {
+        return Err(Failure::failed(format!(
+            "{}: no job system was found that lapsed can rescue; `lapsed detect` says what is there. Nothing was written",
+            detected.store
+        )));
+    }
+    let mut text = format!(
+        "# Jobs that dead workers left, put back in place. No line of the application changes.\n\
+         # lapsed check -c FILE says what it means; lapsed sweep NAME --dry-run -c FILE says what it would put back;\n\
+         # lapsed serve -c FILE runs it.\n\n\
+         [server]\n\
+         listen = \"127.0.0.1:7227\"          # dashboard, HTTP, /metrics; another address than loopback needs a token\n\n\
+         [store.main]\nurl = {}\n",
+        toml_string(url)
+    );
+    for found in &usable {
+        text.push_str(&format!(
+            "\n[[system]]\nkind   = \"inflight\"\nname   = \"{0}\"\nstore  = \"main\"\nmode   = \"adopt\"\npreset = \"{0}\"\n\
+             # queues = [{1}]    # only these; default: all\n\
+             on_death = \"front\"                # or back, dead_letter, drop\n\
+             crashes_max = 3                   # after this many workers died with it, a job is not put back again\n",
+            found.preset,
+            found.queues.iter().map(|name| toml_string(name)).collect::<Vec<_>>().join(", ")
+        ));
+    }
+    write(&args.output, &text, args.force)?;
+    let names: Vec<&str> = usable.iter().map(|found| found.preset.as_str()).collect();
+    if args.shape.json {
+        return print::json(&json!({ "file": args.output, "presets": names }));
+    }
+    let (file, first) = (args.output.display(), names[0]);
+    let mut steps = Table::bare();
+    for (what, why) in [
+        (format!("check -c {file}"), "is it right, and what does it mean"),
+        (format!("sweep {first} --dry-run -c {file}"), "what would be put back, and why"),
+        (format!("serve -c {file}"), "run it: dashboard on http://127.0.0.1:7227/"),
+    ] {
+        steps.row(vec![format!("  lapsed {what}"), why.to_owned()]);
+    }
+    print::lines(&format!("wrote {file}: {}\n\nNext:\n{}", names.join(", "), steps.text()))
+}
+
+/// A text as TOML writes it.
+fn toml_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 fn is_asked() -> bool {
@@ -63,7 +119,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
             )
         });
     }
-    print::line(&listed().text())
+    print::lines(&listed().text())
 }
 
 fn listed() -> Table {
@@ -96,11 +152,14 @@ fn ask(
         let answer = question(answers, out, "number or name", PRESETS[0].name)?;
         match preset_of(&answer) {
             Some(preset) => break preset,
-            None => writeln!(
-                out,
-                "there is no {answer:?}; 1 to {}, or one of the names",
-                PRESETS.len()
-            )?,
+            None => match renamed(&answer) {
+                Some(told) => writeln!(out, "{told}")?,
+                None => writeln!(
+                    out,
+                    "there is no {answer:?}; 1 to {}, or one of the names",
+                    PRESETS.len()
+                )?,
+            },
         }
     };
     let examples = preset.examples();
@@ -199,12 +258,14 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_is_asked_again_and_no_answer_ends_it() {
-        let (answer, out) = asked("9\nlockd\nredis://127.0.0.1\ns3://b/p\nx.toml\n");
+        let (answer, out) = asked("9\nlockd\nleases\nredis://127.0.0.1\ns3://b/p\nx.toml\n");
         let (chosen, file) = answer.unwrap();
-        assert_eq!((chosen.preset.name, chosen.store.as_str()), ("lockd", "s3://b/p"));
+        assert_eq!((chosen.preset.name, chosen.store.as_str()), ("leases", "s3://b/p"));
         assert_eq!(file, PathBuf::from("x.toml"));
         assert!(
-            out.contains("there is no \"9\"") && out.contains("cannot be on that store"),
+            ["there is no \"9\"", "is called `leases` now", "cannot be on that store"]
+                .iter()
+                .all(|words| out.contains(words)),
             "{out}"
         );
         assert!(matches!(asked("").0, Err(Failure::Usage(_))));

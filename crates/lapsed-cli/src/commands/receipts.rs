@@ -5,12 +5,13 @@ use std::collections::HashSet;
 use lapsed_core::SystemId;
 use lapsed_core::receipt::{Receipt, ReceiptId};
 
-use super::ask;
+use super::{ask, tell_missing};
 use crate::backend::{Backend, Followed, ReceiptListing, resolve};
 use crate::cli::ReceiptsArgs;
 use lapsed_server::failure::Failure;
+use lapsed_server::node::missing::MissingSystem;
 use lapsed_server::node::page::PAGE_MAX;
-use lapsed_server::print::{self, Table, holder, line, moment, span};
+use lapsed_server::print::{self, Table, holder, line, lines, moment, span};
 use lapsed_server::systems;
 
 /// Prints the newest receipts; with `--follow`, also new ones as they arrive.
@@ -32,38 +33,45 @@ fn list(
     args: &ReceiptsArgs,
     system: Option<SystemId>,
 ) -> Result<(), Failure> {
-    let receipts = newest(backend, args, system)?;
+    let (receipts, missing) = newest(backend, args, system)?;
+    tell_missing(&missing);
     if args.output.json {
         return receipts.iter().try_for_each(print::json);
     }
     if receipts.is_empty() {
-        return line("Nothing was reclaimed that is still remembered and fits.");
+        return line(match missing.is_empty() {
+            true => "Nothing was reclaimed that is still remembered and fits.",
+            false => {
+                "In the systems that answer, nothing was reclaimed that is still remembered and fits."
+            }
+        });
     }
     let mut table = Table::new(&HEADINGS);
     receipts.iter().for_each(|receipt| table.row(row(receipt)));
-    line(&table.text())?;
-    line("To put one back: lapsed restore RECEIPT")
+    lines(&table.text())?;
+    line(&format!("To put one back: lapsed restore RECEIPT{}", args.target.again()))
 }
 
-/// Reads pages until there are `limit` receipts, newest first.
+/// Reads pages until there are `limit` receipts, newest first; and the systems that are missing.
 fn newest(
     backend: &dyn Backend,
     args: &ReceiptsArgs,
     system: Option<SystemId>,
-) -> Result<Vec<Receipt>, Failure> {
-    let mut found = Vec::new();
+) -> Result<(Vec<Receipt>, Vec<MissingSystem>), Failure> {
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
     let (key, owner) = (args.key.clone(), args.owner.clone());
     let mut listing = ReceiptListing { system, before: None, limit: 0, key, owner };
     while found.len() < args.limit {
         listing.limit = (args.limit - found.len()).min(PAGE_MAX);
         let page = backend.receipts(&listing)?;
         found.extend(page.receipts);
+        missing = page.missing;
         match page.next {
             Some(next) => listing.before = Some(next),
             None => break,
         }
     }
-    Ok(found)
+    Ok((found, missing))
 }
 
 /// Prints earlier receipts, oldest first, then new ones. A receipt that is written while the earlier ones are
@@ -77,7 +85,8 @@ fn follow(
     let chosen = system.clone();
     backend.follow(system.as_ref(), &mut |told| match told {
         Followed::Begun => {
-            let mut before = newest(backend, args, chosen.clone())?;
+            let (mut before, missing) = newest(backend, args, chosen.clone())?;
+            tell_missing(&missing);
             before.reverse();
             seen.extend(before.iter().map(|receipt| receipt.id.clone()));
             before.iter().try_for_each(|receipt| tell(args, receipt))
@@ -86,6 +95,14 @@ fn follow(
             true => Ok(()),
             false => tell(args, &receipt),
         },
+        Followed::Missing(missing) if missing.is_empty() => {
+            print::stderr_lines("every store answers again: nothing is missing");
+            Ok(())
+        }
+        Followed::Missing(missing) => {
+            tell_missing(&missing);
+            Ok(())
+        }
     })
 }
 

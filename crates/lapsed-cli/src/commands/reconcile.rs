@@ -8,13 +8,13 @@ use lapsed_core::SystemId;
 use lapsed_core::reconcile::{Healed, ReconcileReport};
 use lapsed_core::sweep::{Cursor, PassMode};
 
-use super::ask;
-use crate::backend::{Backend, Progress, resolve};
+use super::{ask, ask_of};
+use crate::backend::{self, Backend, Progress, resolve};
 use crate::cli::ReconcileArgs;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::shapes::{Estimate, Reconciliation};
 use lapsed_server::node::{LIST_MAX, ReconcileOrder};
-use lapsed_server::print::{self, Table, count, line, plural, span};
+use lapsed_server::print::{self, Table, count, lines, plural, span, stderr_lines, visible};
 
 /// The progress bar appears after this time.
 const BAR_AFTER: Duration = Duration::from_secs(1);
@@ -28,16 +28,25 @@ pub fn run(args: ReconcileArgs, verbose: bool) -> Result<(), Failure> {
         list: if verbose { LIST_MAX } else { 0 },
     };
     let bar = Bar::default();
-    let (id, done) = ask(&args.target, |backend| {
+    let work = |backend: &dyn Backend| {
         let id = resolve(&args.system, &backend.systems()?)?;
         print_estimate(backend, &id);
         let done = backend.reconcile(&id, order, &mut |progress| bar.show(progress));
         bar.clear();
         Ok((id, done?))
-    })?;
+    };
+    let (id, done) = match &args.redis {
+        Some(url) => ask_of(backend::open_at(url, &args.system)?, work)?,
+        None => ask(&args.target, work)?,
+    };
+    let again = match &args.redis {
+        // The address may contain a password.
+        Some(_) => " --redis URL".to_owned(),
+        None => args.target.again(),
+    };
     match args.output.json {
         true => print::json(&done)?,
-        false => line(&describe(&id, &done, args.compare))?,
+        false => lines(&describe(&id, &done, args.compare, &again))?,
     }
     let differs = args.compare && !done.report.agree;
     match done.report.finished && !differs {
@@ -50,10 +59,13 @@ pub fn run(args: ReconcileArgs, verbose: bool) -> Result<(), Failure> {
 fn print_estimate(backend: &dyn Backend, id: &SystemId) {
     match backend.estimate(id) {
         Ok(Estimate { requests: Some(requests) }) => {
-            eprintln!("{id}: this takes about {}", plural(requests, "request", "requests"));
+            let requests = plural(requests, "request", "requests");
+            stderr_lines(&format!("{id}: this takes about {requests}"));
         }
         Ok(Estimate { requests: None }) => {}
-        Err(failure) => eprintln!("{id}: the number of requests cannot be estimated: {failure}"),
+        Err(failure) => {
+            stderr_lines(&format!("{id}: the number of requests cannot be estimated: {failure}"))
+        }
     }
 }
 
@@ -92,23 +104,24 @@ impl Bar {
     }
 }
 
-fn describe(id: &SystemId, done: &Reconciliation, compare: bool) -> String {
+/// `again`: the options that lead a further command to the same daemon or store.
+fn describe(id: &SystemId, done: &Reconciliation, compare: bool, again: &str) -> String {
     let report = &done.report;
     let mut text = match compare {
         true => compared(id, report),
         false => account(id, report),
     };
     if !report.left.is_empty() {
-        text.push_str(&format!("\n  left as they are: {}", left(&report.left)));
+        text.push_str(&format!("\n  left as they are: {}", visible(&left(&report.left))));
     }
     if !done.changes.is_empty() {
         text.push_str(&format!("\n{}", list(done)));
     }
     if let Some(error) = &done.error {
-        text.push_str(&format!("\n  it broke off: {error}"));
+        text.push_str(&format!("\n  it broke off: {}", visible(error)));
     }
-    for hint in hints(id, report) {
-        text.push_str(&format!("\n{hint}"));
+    for hint in hints(id, report, again) {
+        text.push_str(&format!("\n{}", visible(&hint)));
     }
     text
 }
@@ -177,16 +190,18 @@ fn word(what: Healed, dry_run: bool) -> &'static str {
     }
 }
 
-fn hints(id: &SystemId, report: &ReconcileReport) -> Vec<String> {
+fn hints(id: &SystemId, report: &ReconcileReport, again: &str) -> Vec<String> {
     let mut hints = Vec::new();
     let dry = if report.dry_run { " --dry-run" } else { "" };
     if !report.finished {
         let from = report.next.as_ref().and_then(|cursor| cursor.0.as_deref());
         let from = from.map_or(String::new(), |cursor| format!(" --from '{cursor}'"));
-        hints.push(format!("Stopped before the end. To go on: lapsed reconcile {id}{dry}{from}"));
+        hints.push(format!(
+            "Stopped before the end. To go on: lapsed reconcile {id}{dry}{from}{again}"
+        ));
     }
     if report.dry_run && !report.agree {
-        hints.push(format!("Nothing was changed. To heal it: lapsed reconcile {id}"));
+        hints.push(format!("Nothing was changed. To heal it: lapsed reconcile {id}{again}"));
     }
     hints
 }

@@ -6,7 +6,7 @@ use lapsed_core::system::Restored;
 use super::ask;
 use crate::cli::Restore;
 use lapsed_server::failure::Failure;
-use lapsed_server::print::{self, line};
+use lapsed_server::print::{self, line, visible};
 use lapsed_server::systems;
 
 /// Restores the entry that the receipt records as removed, and prints what happened.
@@ -21,9 +21,9 @@ pub fn run(args: Restore) -> Result<(), Failure> {
             line(&systems::of(id.system.kind).restored(&key, &owner, incarnation))
         }
         Restored::Refused { why } if !args.output.json => {
-            Err(Failure::failed(format!("not put back, and nothing changed: {why}")))
+            Err(Failure::failed(format!("not put back, and nothing changed: {}", visible(&why))))
         }
         Restored::Refused { .. } => Err(Failure::Silent(1)),
-        Restored::Restored { .. } => Ok(()),
+        _ => Ok(()),
     }
 }

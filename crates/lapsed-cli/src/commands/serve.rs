@@ -10,8 +10,8 @@ use lapsed_server::node::Config;
 pub fn run(args: Serve) -> Result<(), Failure> {
     if args.config.is_some() && args.data.is_some() && std::env::var_os("LAPSED_DATA").is_none() {
         return Err(Failure::usage(
-            "--data goes without a configuration; with one, write `url = \"embedded:DIR\"` in \
-             [store.NAME]",
+            "--data goes without a configuration; with one, write `url = \"embedded:DIR\"` in the \
+             section of the store",
         ));
     }
     let overrides = Overrides { listen: args.listen, data: args.data, token: args.token };

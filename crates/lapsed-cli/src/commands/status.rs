@@ -5,9 +5,10 @@ use lapsed_core::sweep::Census;
 use super::ask;
 use crate::backend::resolve;
 use crate::cli::Status;
+use crate::hints::completed;
 use lapsed_server::failure::Failure;
 use lapsed_server::node::shapes::{Sweeps, SystemStatus};
-use lapsed_server::print::{self, Table, ago, count, line, plural, span};
+use lapsed_server::print::{self, Table, ago, count, lines, plural, span, visible};
 use lapsed_server::systems;
 use lapsed_server::systems::words::{KindWords, fill};
 
@@ -25,7 +26,7 @@ pub fn run(args: Status) -> Result<(), Failure> {
         let failed = all.iter().any(|status| status.error.is_some());
         match args.output.json {
             true => print::json(&Sweeps { systems: all }),
-            false => line(&table(&all)),
+            false => lines(&table(&all)),
         }?;
         return verdict(failed);
     };
@@ -33,7 +34,7 @@ pub fn run(args: Status) -> Result<(), Failure> {
     let one = one.ok_or_else(|| Failure::failed(format!("{id} has just gone")))?;
     match args.output.json {
         true => print::json(one),
-        false => line(&detail(one)),
+        false => lines(&completed(&detail(one), &args.target.again())),
     }?;
     verdict(one.error.is_some())
 }
@@ -66,7 +67,7 @@ fn table(all: &[SystemStatus]) -> String {
         ]);
     }
     let errors = all.iter().filter_map(|s| {
-        s.error.as_ref().map(|error| format!("\n{}/{}: {error}", s.kind, s.system))
+        s.error.as_ref().map(|error| format!("\n{}/{}: {}", s.kind, s.system, visible(error)))
     });
     [table.text()].into_iter().chain(errors).collect()
 }
@@ -128,6 +129,10 @@ fn detail(status: &SystemStatus) -> String {
     let own = systems::named(&status.kind).map(|kind| kind.facts(status));
     for (name, value) in own.into_iter().flatten() {
         fact(name, value);
+    }
+    let observation = status.census.as_ref().and_then(|census| census.observation.as_ref());
+    if let Some(observation) = observation {
+        fact("adopted", observation.describe());
     }
     if let Some(brake) = &status.brake {
         fact("brake", brake.words.clone());

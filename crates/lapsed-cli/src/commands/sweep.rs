@@ -8,8 +8,9 @@ use serde::Serialize;
 use super::ask;
 use crate::backend::{Backend, resolve};
 use crate::cli::SweepArgs;
+use crate::hints::completed;
 use lapsed_server::failure::Failure;
-use lapsed_server::print::{self, Table, count, holder, line, plural, span};
+use lapsed_server::print::{self, Table, count, holder, lines, plural, span, visible};
 use lapsed_server::systems::{self, words::fill};
 
 /// The most entries that the table of a real pass shows; a dry run and JSON show all.
@@ -28,7 +29,7 @@ pub fn run(args: SweepArgs) -> Result<(), Failure> {
     })?;
     match args.output.json {
         true => print_json(&report)?,
-        false => line(&describe(&id, &report, grace_ms, &args.target.again()))?,
+        false => lines(&describe(&id, &report, grace_ms, &args.target.again()))?,
     }
     match report.stopped {
         Stopped::Brake => Err(Failure::Silent(3)),
@@ -75,10 +76,10 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &s
         text.push_str(&format!("\n  {}", released(report)));
     }
     for (why, number) in &report.skipped {
-        text.push_str(&format!("\n  left alone: {} ({why})", count(*number)));
+        text.push_str(&format!("\n  left alone: {} ({})", count(*number), visible(why)));
     }
     if let Some(detail) = &report.detail {
-        text.push_str(&format!("\n  {detail}"));
+        text.push_str(&format!("\n  {}", visible(&completed(detail, again))));
     }
     if !report.entries.is_empty() {
         text.push_str(&format!("\n{}", list(report, grace_ms)));
@@ -138,15 +139,21 @@ fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
         (Reason::LeaseExpired, _) => format!("not renewed until {ended}"),
         (Reason::DecisionExpired, _) => format!("to be kept until {ended}"),
         (Reason::HeartbeatStale, _) => format!("silent; its time ran out at {ended}"),
+        _ => format!("its time ran out at {ended}"),
     }
 }
 
 /// The command to run next; `again` are the options that lead it to the same daemon or store.
 fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> {
+    let detail = report.detail.as_deref().unwrap_or_default();
     match report.stopped {
+        Stopped::Brake if detail.contains("lapsed adopt") => Some(format!(
+            "Nothing is reclaimed while lapsed only observes. If the key names are right and those \
+             owners are really dead: lapsed adopt {id}{again}"
+        )),
         Stopped::Brake => Some(format!(
-            "The brake holds back. If those owners are really dead: `lapsed brake {id} release{again}`, \
-             then sweep again."
+            "The brake holds back. If those owners are really dead: `lapsed brake {id} override \
+             --reason TEXT{again}`, then sweep again."
         )),
         Stopped::Ops | Stopped::Runtime => {
             Some("There is more to do; the next pass goes on where this one stopped.".to_owned())
@@ -163,7 +170,7 @@ fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> 
             Some(fill(systems::of(id.kind).words().next_step, &places))
         }
         Stopped::Done if report.detail.is_some() => Some(format!(
-            "Silent owners are spared until then. To reclaim now: lapsed brake {id} release{again}"
+            "Silent owners are spared until then. To reclaim now: lapsed brake {id} override --reason TEXT{again}"
         )),
         _ => None,
     }

@@ -12,7 +12,7 @@ use lapsed_server::config::secret::{Secret, TOKEN_BYTES_MAX};
 use lapsed_server::config::token::{Digest, Scope, Scopes, check_name};
 use lapsed_server::config::units::parse_span;
 use lapsed_server::failure::Failure;
-use lapsed_server::print::{self, line};
+use lapsed_server::print::{self, line, lines};
 
 /// The prefix of every token, so that a leaked token can be recognized.
 const PREFIX: &str = "lapsed_";
@@ -41,7 +41,7 @@ fn new(args: NewToken) -> Result<(), Failure> {
             "expires_ms": expires_ms,
         }));
     }
-    line(&format!(
+    lines(&format!(
         "{token}\n\nThis is the token. It is shown once: keep it where it is used, for example as \
          LAPSED_TOKEN.\nThe daemon needs only its hash; put this into its configuration:\n\n{}",
         section(&args.name, &hash, scopes, expires_ms)
@@ -79,7 +79,7 @@ fn make() -> Result<String, Failure> {
 fn hash(args: HashToken) -> Result<(), Failure> {
     let mut input = std::io::stdin();
     if input.is_terminal() {
-        eprintln!("Type the token, then Enter and Ctrl-D:");
+        print::stderr_lines("Type the token, then Enter and Ctrl-D:");
     }
     let mut text = String::new();
     let limit = 2 * TOKEN_BYTES_MAX as u64;

@@ -7,7 +7,7 @@ use crate::backend::remote::{RemoteBackend, segment};
 use crate::cli::TargetArgs;
 use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook, WebhookCommand};
 use lapsed_server::failure::Failure;
-use lapsed_server::print::{self, Table, line, moment};
+use lapsed_server::print::{self, Table, line, lines, moment};
 
 /// Runs one of the subcommands.
 pub fn run(args: WebhookCommand) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ fn list(args: &ListWebhooks) -> Result<(), Failure> {
             table.row(vec![name, url, system, mark, newest, dead]);
         }
     }
-    line(&table.text())
+    lines(&table.text())
 }
 
 fn dead(args: &DeadOfWebhook) -> Result<(), Failure> {
@@ -66,10 +66,11 @@ fn dead(args: &DeadOfWebhook) -> Result<(), Failure> {
         let receipts = format!("{first} to {last}");
         table.row(vec![id, since, receipts, text(&letter["attempts"]), text(&letter["why"])]);
     }
-    line(&table.text())?;
-    line(
-        "To retry one: lapsed webhook put-back NAME ID; to delete it: lapsed webhook delete NAME ID",
-    )
+    lines(&table.text())?;
+    let again = args.target.again();
+    line(&format!(
+        "To retry one: lapsed webhook put-back NAME ID{again}; to delete it: lapsed webhook delete NAME ID{again}"
+    ))
 }
 
 fn settle(args: &OneOfWebhook, what: &str, then: &str) -> Result<(), Failure> {

@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
 use super::model::{TopModel, TopView};
-use lapsed_server::print::{moment, span};
+use lapsed_server::print::{moment, span, visible};
 
 /// The styles, with colours or for NO_COLOR without them.
 #[derive(Clone, Copy)]
@@ -67,7 +67,9 @@ pub fn draw(frame: &mut Frame<'_>, model: &TopModel) {
 
 fn header<'m>(model: &'m TopModel, theme: Theme) -> Paragraph<'m> {
     let state = match &model.away {
-        Some(why) => Span::styled(format!("CONNECTION LOST, trying again: {why}"), theme.bad()),
+        Some(why) => {
+            Span::styled(format!("CONNECTION LOST, trying again: {}", visible(why)), theme.bad())
+        }
         None => Span::styled("live", theme.good()),
     };
     let url = Span::styled(format!("{}  ", model.url), theme.faint());
@@ -77,7 +79,7 @@ fn header<'m>(model: &'m TopModel, theme: Theme) -> Paragraph<'m> {
 fn receipts(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let title = match model.filter.as_str() {
         "" => " receipts, newest first ".to_owned(),
-        filter => format!(" receipts with \"{filter}\" "),
+        filter => format!(" receipts with \"{}\" ", visible(filter)),
     };
     let block = Block::new().borders(Borders::TOP).title(title);
     let height = area.height.saturating_sub(1) as usize;
@@ -97,8 +99,8 @@ fn receipt_line(receipt: &lapsed_core::receipt::Receipt, theme: Theme) -> Line<'
     Line::from(vec![
         Span::styled(format!("{when}  "), theme.faint()),
         Span::raw(format!("{:<22}  ", receipt.id.system.to_string())),
-        Span::styled(format!("{}  ", receipt.key), BOLD),
-        Span::raw(format!("{}  {}  ", receipt.owner, receipt.reason)),
+        Span::styled(format!("{}  ", visible(receipt.key.as_str())), BOLD),
+        Span::raw(format!("{}  {}  ", visible(receipt.owner.as_str()), receipt.reason)),
         Span::styled(format!("{} late", span(receipt.evidence.late_ms)), theme.faint()),
     ])
 }

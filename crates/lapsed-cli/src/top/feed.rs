@@ -146,6 +146,8 @@ fn follow(remote: &RemoteBackend, tell: &Sender<News>) {
                     News::Before(remote.receipts(&listing)?.receipts)
                 }
                 Followed::Receipt(receipt) => News::Receipt(receipt),
+                // The status of each system shows its store's error.
+                Followed::Missing(_) => return Ok(()),
             };
             tell.send(news).map_err(|_| Failure::Closed)
         });

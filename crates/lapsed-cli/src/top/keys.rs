@@ -23,7 +23,7 @@ const HELP: &[&str] = &[
     "e                 explain a key: why it is, or is not, dead",
     "d                 dry run: what a pass would reclaim, and why",
     "s                 the real pass, after a dry run",
-    "h, r, a           hold the brake, release it for a while, make it automatic",
+    "h, o, a           hold the brake, override it for one pass, make it automatic",
     "/                 show only receipts with a text; empty shows all",
     "Esc               back",
     "q, Ctrl-C         quit",
@@ -79,7 +79,7 @@ fn order(model: &mut TopModel, letter: char) -> KeyAction {
         'd' => return dry_run(model, id),
         's' => real_pass(model, id),
         'h' => model.view = brake(BrakeOrder::Hold, "Hold"),
-        'r' => model.view = brake(BrakeOrder::Release(None), "Release"),
+        'o' => model.view = TopView::Typing { what: Typing::Reason, text: String::new() },
         'a' => model.view = brake(BrakeOrder::Auto, "Free"),
         _ => {}
     }
@@ -130,7 +130,13 @@ fn entered(model: &mut TopModel, what: Typing, text: String) -> KeyAction {
             model.message = Some(format!("asking about {text} ..."));
             return KeyAction::Ask(FeedRequest::Explain(id, text));
         }
-        (Typing::Key, _) => {}
+        (Typing::Reason, Some(id)) if !text.trim().is_empty() => {
+            model.view = TopView::Confirm {
+                question: format!("{} Override the brake of {id}?", model.would_reclaim()),
+                order: FeedRequest::Brake(id, BrakeOrder::Override { reason: text }),
+            };
+        }
+        (Typing::Key | Typing::Reason, _) => {}
     }
     KeyAction::Nothing
 }

@@ -7,6 +7,7 @@ use lapsed_core::system::Explanation;
 use lapsed_core::{Kind, SystemId};
 
 use super::feed::{FeedRequest, Health, HistoryView, News};
+use crate::commands::would_reclaim;
 use lapsed_server::node::shapes::SystemStatus;
 use lapsed_server::print::{count, plural, span};
 
@@ -35,6 +36,8 @@ pub enum Typing {
     Key,
     /// The text that receipts must contain.
     Filter,
+    /// Why the brake is overridden for one pass.
+    Reason,
 }
 
 pub struct TopModel {
@@ -123,6 +126,11 @@ impl TopModel {
     /// The selected system; none if there are no systems.
     pub fn system(&self) -> Option<&SystemStatus> {
         self.systems.get(self.selected)
+    }
+
+    /// How much the next pass of the selected system would reclaim without a brake.
+    pub fn would_reclaim(&self) -> String {
+        self.system().map_or_else(String::new, would_reclaim)
     }
 
     pub fn id(&self) -> Option<SystemId> {

@@ -1,6 +1,6 @@
 //! Tests of the screen at several sizes and of the keys, without a terminal or a daemon.
 
-use lapsed_core::sweep::PassMode;
+use lapsed_core::sweep::{Census, PassMode};
 use lapsed_core::{Kind, SystemId};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -195,9 +195,7 @@ fn a_real_pass_needs_a_dry_run_and_a_yes() {
 
 #[test]
 fn a_brake_is_only_touched_after_a_yes() {
-    for (key, order) in
-        [("h", BrakeOrder::Hold), ("r", BrakeOrder::Release(None)), ("a", BrakeOrder::Auto)]
-    {
+    for (key, order) in [("h", BrakeOrder::Hold), ("a", BrakeOrder::Auto)] {
         let mut model = some();
         type_in(&mut model, key);
         assert!(drawn(&model, 80, 24).contains("the brake of registry/devices?"));
@@ -205,4 +203,46 @@ fn a_brake_is_only_touched_after_a_yes() {
         type_in(&mut model, key);
         assert_eq!(type_in(&mut model, "y"), KeyAction::Ask(FeedRequest::Brake(devices(), order)));
     }
+}
+
+#[test]
+fn hostile_text_is_drawn_escaped() {
+    let hostile = "a\u{202e}b\x1b[2J\r\nFORGED";
+    let mut model = some();
+    model.hear(receipt(2, "key\u{202e}\u{2066}"), NOW_MS);
+    for view in [
+        TopView::Main,
+        TopView::Details,
+        TopView::Text { title: hostile.to_owned(), lines: vec![hostile.to_owned()], top: 0 },
+    ] {
+        model.view = view;
+        model.message = Some(hostile.to_owned());
+        model.away = Some(hostile.to_owned());
+        let mut terminal = Terminal::new(TestBackend::new(120, 30)).unwrap();
+        terminal.draw(|frame| draw::draw(frame, &model)).unwrap();
+        let text: String =
+            terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
+        assert!(text.contains("a\\u{202e}b\\x1b[2J\\r\\nFORGED"), "{text}");
+        assert!(!text.contains(['\u{202e}', '\u{2066}', '\x1b', '\r', '\n']), "{text:?}");
+    }
+}
+
+#[test]
+fn an_override_asks_for_a_reason_shows_the_count_and_wants_a_yes() {
+    let census = Census { owners_overdue: 2, suspects: 7, population: 9, ..Census::default() };
+    let mut devices_status = status("registry", "devices");
+    devices_status["census"] = serde_json::to_value(census).unwrap();
+    let mut model = some();
+    let all = json!([devices_status, status("availability", "mitras")]);
+    model.hear(News::Status(serde_json::from_value(all).unwrap()), NOW_MS);
+    type_in(&mut model, "o");
+    assert!(drawn(&model, 80, 24).contains("why the brake is overridden"));
+    type_in(&mut model, "\n");
+    assert_eq!(model.view, TopView::Main, "without a reason nothing happens");
+    type_in(&mut model, "o");
+    type_in(&mut model, "gone\n");
+    let TopView::Confirm { question, .. } = &model.view else { panic!("{:?}", model.view) };
+    assert!(question.contains("The next pass would declare"), "{question}");
+    let order = BrakeOrder::Override { reason: "gone".to_owned() };
+    assert_eq!(type_in(&mut model, "y"), KeyAction::Ask(FeedRequest::Brake(devices(), order)));
 }

@@ -5,7 +5,7 @@ use crate::support::{self, CALM, Daemon, Home, JSON, Reply, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
-    audit_names_the_token_that_released_a_brake,
+    audit_names_the_token_that_overrode_a_brake_and_keeps_the_reason,
     every_manual_action_is_audited_with_its_outcome,
     a_direct_store_command_audits_the_local_user,
     audit_pages_have_no_gaps,
@@ -22,21 +22,25 @@ fn audit(daemon: &Daemon, headers: &[(&str, &str)]) -> Vec<Value> {
 }
 
 fn put_brake(daemon: &Daemon, setting: &str, headers: &[(&str, &str)]) -> Reply {
-    let body = json!({ "setting": setting }).to_string();
+    let mut body = json!({ "setting": setting });
+    if setting == "override" {
+        body["reason"] = json!("we scaled down");
+    }
+    let body = body.to_string();
     daemon.call("PUT", BRAKE, Some(body), &[&[JSON][..], headers].concat())
 }
 
-fn audit_names_the_token_that_released_a_brake() {
+fn audit_names_the_token_that_overrode_a_brake_and_keeps_the_reason() {
     let home = Home::with("1m", CALM, OPS);
     let daemon = home.serve();
     let auth = ("authorization", "Bearer ops-token");
-    let released = put_brake(&daemon, "release", &[auth, ("x-request-id", "req-7")]);
+    let released = put_brake(&daemon, "override", &[auth, ("x-request-id", "req-7")]);
     assert_eq!(released.status, 200, "{released:?}");
     let entries = audit(&daemon, &[auth]);
     let [entry] = entries.as_slice() else { panic!("{entries:?}") };
     for (field, value) in [
         ("who", "ops"),
-        ("what", "brake release"),
+        ("what", "brake override"),
         ("target", "registry/devices"),
         ("request", "req-7"),
         ("kind", "registry"),
@@ -45,11 +49,11 @@ fn audit_names_the_token_that_released_a_brake() {
         assert_eq!(entry[field], value, "{entry}");
     }
     assert!(entry["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{entry}");
-    assert!(entry["outcome"].as_str().unwrap().starts_with("released until"), "{entry}");
+    assert!(entry["outcome"].as_str().unwrap().contains("we scaled down"), "{entry}");
     assert!(entry["at_ms"].as_u64().unwrap() > 1_600_000_000_000, "{entry}");
     let log = daemon.log();
     let line = log.lines().find(|line| line.contains("done by hand")).expect("it is in the log");
-    assert!(line.contains("ops") && line.contains("brake release"), "{line}");
+    assert!(line.contains("ops") && line.contains("brake override"), "{line}");
     // A request that may not, or cannot, leaves nothing.
     assert_eq!(put_brake(&daemon, "nonsense", &[auth]).status, 422);
     assert_eq!(put_brake(&daemon, "hold", &[]).status, 401);

@@ -12,6 +12,7 @@ lapsed_testbed::steady_tests! {
     seed_002_5_restart_resilience,
     seed_002_6_reconciliation,
     seed_002_7_fallback,
+    trap_c1_an_application_that_reseeds_is_reported_everywhere,
 }
 
 /// N online, M deactivated, sessions in the tables: the start of a daemon fills all four structures.
@@ -235,4 +236,52 @@ fn seed_002_7_fallback() {
     });
     assert!(daemon.available().is_empty(), "what was written meanwhile is there");
     assert_eq!(world.members("mitras:deactivated"), [out]);
+}
+
+/// `seedFromPostgres` of the original, which dates every heartbeat now: the silent stay online. lapsed says so in
+/// the log, in `check`, `status` and `explain`, and by a metric.
+fn trap_c1_an_application_that_reseeds_is_reported_everywhere() {
+    let world = World::new(CALM);
+    let all: Vec<String> = (0..6).map(|n| world.insert(n, true, true)).collect();
+    let daemon = world.home.serve();
+    let counted = |times: u64| {
+        let line = format!(
+            "lapsed_availability_mass_heartbeats_total{{system=\"mitras\",kind=\"availability\"}} {times}\n"
+        );
+        let metrics = daemon.get("/metrics").text;
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    };
+    // What lapsed writes together is no sign of it, and neither is a mirror that it filled.
+    daemon.do_mitras("POST", "heartbeats", json!({ "providers": all }));
+    daemon.run(&["sweep", "mitras"]);
+    let calm = daemon.run(&["status", "mitras"]).out;
+    assert!(!calm.contains("written at once"), "{calm}");
+    counted(0);
+
+    let reseed = "redis.call('DEL', KEYS[1]) \
+        for i = 1, #ARGV, 2 do redis.call('SADD', KEYS[1], ARGV[i]) \
+        redis.call('SET', 'mitra:heartbeat:' .. ARGV[i], ARGV[i + 1]) end";
+    let now =
+        world.sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"')");
+    let mut words = vec!["EVAL", reseed, "1", "mitras:online"];
+    words.extend(all.iter().flat_map(|id| [id.as_str(), now.as_str()]));
+    world.redis(&words);
+    daemon.run(&["sweep", "mitras"]);
+    counted(1);
+    let told = "6 of 6 heartbeats were written at once, by no ping";
+    for command in [&["status", "mitras"][..], &["check"]] {
+        let said = world.run(command);
+        assert!(said.out.contains(told), "{command:?}: {said:?}");
+    }
+    assert_eq!(
+        daemon.get("/v1/sweeps/availability/mitras").body["availability"]["mass_heartbeats"]["of"],
+        6
+    );
+    let why = daemon.explained(&all[0]).to_string();
+    assert!(why.contains("that heartbeat is no ping: 6 of 6"), "{why}");
+    daemon.do_mitras("POST", &format!("providers/{}/heartbeat", all[0]), Value::Null);
+    let why = daemon.explained(&all[0]).to_string();
+    assert!(!why.contains("no ping"), "{why}");
+    let log = daemon.log();
+    assert!(log.contains("heartbeats were written at once, by no ping"), "{log}");
 }

@@ -112,10 +112,11 @@ fn two_daemons_set_a_silent_provider_offline_once() {
     assert!(one.available().is_empty() && two.available().is_empty());
 
     one.tune(json!({ "heartbeat_cadence_seconds": 1, "stale_after_seconds": 2 }));
-    let release = one.run(&["brake", "mitras", "release"]);
-    assert_eq!(release.code, 0, "{release:?}");
     let left = "SELECT count(*) FROM mitra_online_status WHERE is_online";
     until("all of them to be set offline", || {
+        let reason = ["--reason", "all of them went home", "--yes"];
+        let told = one.run(&[&["brake", "mitras", "override"][..], &reason].concat());
+        assert_eq!(told.code, 0, "{told:?}");
         std::thread::scope(|scope| {
             let sweeps = [&one, &two]
                 .map(|daemon| scope.spawn(|| daemon.run(&["sweep", "mitras", "--json"])));
@@ -166,6 +167,8 @@ fn a_postgres_outage_is_reported_and_survived() {
     daemon
         .try_mitras("POST", &format!("providers/{a}/offline"), Value::Null)
         .is_problem(503, "unavailable");
+    // What a probe found is good for a moment.
+    until("it not to be ready", || (daemon.get("/readyz").status == 503).then_some(()));
     daemon.get("/readyz").is_problem(503, "not_ready");
     // And a daemon starts without it, too.
     let other = world.home.serve();

@@ -11,10 +11,12 @@ lapsed_testbed::steady_tests! {
     help_names_every_command_and_its_purpose,
     a_dry_run_names_what_the_real_pass_then_reclaims,
     trap_a2_two_sweeps_at_once_count_each_entry_once,
-    a_held_brake_exits_3_until_it_is_released,
+    a_held_brake_exits_3_until_it_is_overridden,
+    an_override_needs_a_reason_and_a_confirmation_and_release_is_refused,
+    a_dry_run_under_hold_lists_the_suspects,
     explain_receipts_and_restore_agree,
     receipt_pages_have_no_gaps_and_no_duplicates,
-    direct_store_sweep_respects_the_grace_until_released,
+    direct_store_sweep_respects_the_grace_until_overridden,
     a_locked_store_is_reached_through_its_daemon,
     status_has_all_documented_fields,
 }
@@ -89,6 +91,7 @@ fn a_dry_run_names_what_the_real_pass_then_reclaims() {
     daemon.hold("also-dead", &["d"]);
     daemon.registry("start", json!({ "owner": "alive", "ttl_ms": 600_000 }));
     daemon.hold("alive", &["e"]);
+    daemon.registry("start", json!({ "owner": "alive-too", "ttl_ms": 600_000 }));
     daemon.until_overdue(2);
 
     let dry = daemon.run(&["sweep", "devices", "--dry-run", "--json"]);
@@ -143,7 +146,7 @@ fn trap_a2_two_sweeps_at_once_count_each_entry_once() {
     assert!(metrics.contains(line), "{metrics}");
 }
 
-fn a_held_brake_exits_3_until_it_is_released() {
+fn a_held_brake_exits_3_until_it_is_overridden() {
     let home = Home::new("5s", CALM);
     let daemon = home.serve();
     (0..12).for_each(|n| drop(daemon.hold(&format!("o{n}"), &[&format!("k{n}")])));
@@ -153,7 +156,7 @@ fn a_held_brake_exits_3_until_it_is_released() {
     assert_eq!(held.code, 3, "{held:?}");
     let held = held.json();
     assert_eq!((&held["stopped"], &held["reclaimed"]), (&json!("brake"), &json!(0)));
-    assert!(held["detail"].as_str().unwrap().contains("lapsed brake registry/devices release"));
+    assert!(held["detail"].as_str().unwrap().contains("lapsed brake registry/devices override"));
     assert_eq!(daemon.run(&["sweep", "devices", "--dry-run"]).code, 3);
     let status = daemon.run(&["status", "devices", "--json"]).json();
     assert_eq!(status["brake"]["held_by"], "mass_death", "{status}");
@@ -165,8 +168,12 @@ fn a_held_brake_exits_3_until_it_is_released() {
     );
     assert_eq!(daemon.get("/v1/registry/devices/lookup/k1").status, 200, "spared, so still found");
 
-    let told = daemon.run(&["brake", "devices", "release", "--for", "1m", "--json"]).json();
-    assert_eq!((&told["setting"], &told["state"]), (&json!("release"), &json!("open")));
+    let reason = ["--reason", "we scaled down"];
+    let overriding = ["brake", "devices", "override"];
+    let told = daemon.run(&[&overriding[..], &reason, &["--yes", "--json"]].concat()).json();
+    assert_eq!((&told["setting"], &told["state"]), (&json!("override"), &json!("open")));
+    assert_eq!(told["reason"], "we scaled down");
+    assert!(daemon.run(&["status", "devices"]).out.contains("we scaled down"));
     let swept = daemon.run(&["sweep", "devices", "--json"]);
     assert_eq!((swept.code, &swept.json()["reclaimed"]), (0, &json!(12)), "{swept:?}");
 
@@ -179,6 +186,35 @@ fn a_held_brake_exits_3_until_it_is_released() {
     assert!(held.out.contains("operator"), "{held:?}");
     assert_eq!(daemon.run(&["brake", "devices", "auto"]).code, 0);
     assert!(daemon.run(&["brake", "devices"]).out.contains("decides by itself"));
+}
+
+fn an_override_needs_a_reason_and_a_confirmation_and_release_is_refused() {
+    let home = Home::new("1m", CALM);
+    let daemon = home.serve();
+    for (args, says) in [
+        (&["override"][..], "--reason"),
+        (&["override", "--reason", " "], "--reason"),
+        (&["override", "--reason", "they are gone"], "--yes"),
+        (&["hold", "--yes"], "`override` only"),
+        (&["release"], "`auto`"),
+        (&["release"], "`override --reason TEXT`"),
+    ] {
+        let told = daemon.run(&[&["brake", "devices"], args].concat());
+        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+        assert!(told.err.contains(says), "{args:?}: {told:?}");
+    }
+    assert_eq!(daemon.get("/v1/brakes/registry/devices").body["setting"], "auto");
+}
+
+fn a_dry_run_under_hold_lists_the_suspects() {
+    let home = Home::new("300ms", CALM);
+    let daemon = home.serve();
+    daemon.hold("i-1", &["imei-1"]);
+    daemon.until_overdue(1);
+    assert_eq!(daemon.run(&["brake", "devices", "hold"]).code, 0);
+    let dry = daemon.run(&["sweep", "devices", "--dry-run"]);
+    assert_eq!(dry.code, 3, "{dry:?}");
+    assert!(dry.out.contains("imei-1") && dry.out.contains("held by the operator"), "{dry:?}");
 }
 
 fn explain_receipts_and_restore_agree() {
@@ -265,8 +301,8 @@ fn receipt_pages_have_no_gaps_and_no_duplicates() {
 }
 
 /// P7: after a restart nothing is reclaimed before a whole TTL has passed, unless the operator
-/// releases the brake.
-fn direct_store_sweep_respects_the_grace_until_released() {
+/// overrides the brake.
+fn direct_store_sweep_respects_the_grace_until_overridden() {
     let home = Home::new("5m", CALM);
     let daemon = home.serve();
     daemon.registry("start", json!({ "owner": "a", "ttl_ms": 200 }));
@@ -275,9 +311,10 @@ fn direct_store_sweep_respects_the_grace_until_released() {
     let first = home.run(&["sweep", "devices", "--json"]).json();
     assert_eq!(first["reclaimed"], 0, "{first}");
     assert!(first["detail"].as_str().unwrap().contains("store was away"), "{first}");
-    assert!(home.run(&["sweep", "devices"]).out.contains("lapsed brake registry/devices release"));
+    assert!(home.run(&["sweep", "devices"]).out.contains("lapsed brake registry/devices override"));
 
-    assert_eq!(home.run(&["brake", "devices", "release"]).code, 0);
+    let reason = ["--reason", "a is gone", "--yes"];
+    assert_eq!(home.run(&[&["brake", "devices", "override"][..], &reason].concat()).code, 0);
     let dry = crate::support::until("both to be overdue", || {
         let dry = home.run(&["sweep", "devices", "--dry-run", "--json"]).json();
         (dry["reclaimed"] == 2).then_some(dry)

@@ -104,14 +104,14 @@ fn mistakes_with_a_daemon_are_answered_with_a_next_step() {
 }
 
 #[test]
-fn a_pass_held_by_the_brake_says_how_to_release_it() {
+fn a_pass_held_by_the_brake_says_how_to_override_it() {
     let home = Home::new("300ms", "sweep = { every = \"1d\" }");
     let daemon = home.serve();
     daemon.hold("i-1", &["imei-1"]);
     daemon.until_overdue(1);
     assert_eq!(daemon.run(&["brake", "devices", "hold"]).code, 0);
     let args = ["sweep", "devices"];
-    let says = ["brake", "lapsed brake registry/devices release"];
+    let says = ["brake", "lapsed brake registry/devices override"];
     check(&daemon.run(&args), &Mistake { args: &args, code: 3, says: &says });
 }
 
@@ -128,4 +128,42 @@ fn another_program_on_the_port_is_reported_as_such() {
     let args = ["status", "--url", url.as_str()];
     check(&run(&args), &Mistake { args: &args, code: 1, says: &["another program", "--url"] });
     answering.join().unwrap();
+}
+
+/// What a command advises leads to the configuration that it was given itself.
+#[test]
+fn hints_name_the_configuration_that_the_command_was_given() {
+    let home = Home::new("300ms", "sweep = { every = \"1d\" }");
+    let file = home.config().display().to_string();
+    let checked = home.run(&["check"]);
+    assert!(checked.out.contains(&format!("`lapsed serve -c {file}`")), "{checked:?}");
+    let daemon = home.serve();
+    daemon.hold("i-1", &["imei-1"]);
+    daemon.until_overdue(1);
+    assert_eq!(daemon.stop(), Some(0));
+    let mut told = String::new();
+    for args in [
+        &["sweep", "devices", "--dry-run"][..],
+        &["brake", "devices", "hold"],
+        &["sweep", "devices"],
+        &["status", "devices"],
+        &["brake", "devices", "override", "--reason", "it is gone", "--yes"],
+        &["sweep", "devices"],
+        &["receipts"],
+    ] {
+        let answer = home.run(args);
+        // Lines of the log are no answer of the command.
+        let errors = answer.err.lines().filter(|line| line.starts_with("error: "));
+        told.push_str(&format!("{}\n{}\n", answer.out, errors.collect::<String>()));
+    }
+    let advised: Vec<&str> = told
+        .split("lapsed ")
+        .skip(1)
+        .filter(|rest| ["sweep", "brake", "restore"].iter().any(|verb| rest.starts_with(verb)))
+        .map(|rest| rest.split(['`', '\n', ';', ',']).next().unwrap())
+        .collect();
+    assert!(advised.len() >= 5, "{told}");
+    for command in advised {
+        assert!(command.contains(&format!(" -c {file}")), "lapsed {command}: {told}");
+    }
 }

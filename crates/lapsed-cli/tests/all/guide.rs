@@ -48,13 +48,30 @@ fn every_command_of_the_readme_prints_what_the_readme_shows() {
     shell.follow(&page);
 }
 
-/// Each page in a shell of its own, on a Redis and a database of its own.
+/// Each page in a shell of its own, on a Redis and a database of its own. All servers are started first: by
+/// the time that a page comes to its own, nobody is spared any more because the server is new.
 fn every_command_of_the_system_pages_prints_what_they_show() {
     let postgres = PostgresServer::shared().unwrap();
-    for system in ["registry", "sessions", "inflight", "leases", "availability"] {
+    let systems = ["leases", "registry", "sessions", "inflight", "availability"];
+    let mut shells: Vec<_> = systems
+        .iter()
+        .map(|_| {
+            let mut shell = Shell::new();
+            let server = redis(&mut shell);
+            (shell, server)
+        })
+        .collect();
+    for (system, (shell, _server)) in systems.iter().zip(&mut shells) {
         let page = std::fs::read_to_string(root(&format!("docs/{system}.md"))).unwrap();
-        let mut shell = Shell::new();
-        let _server = redis(&mut shell);
+        for (long, short) in [
+            ("heartbeat_ttl = \"90s\"", "heartbeat_ttl = \"2s\""),
+            ("sleep 90", "sleep 2.1"),
+            ("grace = \"30s\"", "grace = \"2s\""),
+            ("heartbeat_interval = \"60s\"", "heartbeat_interval = \"1s\""),
+            ("orphan_threshold   = \"300s\"", "orphan_threshold   = \"2s\""),
+        ] {
+            shell.exchange(long, short);
+        }
         let database = postgres.database().unwrap();
         shell.exchange("postgres://lapsed@127.0.0.1/app", &postgres.url(&database));
         shell.follow(&page);

@@ -150,8 +150,14 @@ fn bad_requests_are_answered_as_problems_and_change_nothing() {
         daemon.call("PUT", "/v1/brakes/registry/devices", Some(body.to_string()), &[JSON])
     };
     put(json!({ "setting": "loose" })).is_problem(422, "invalid");
-    put(json!({ "setting": "release", "for_ms": 0 })).is_problem(422, "invalid");
-    put(json!({ "setting": "hold", "for_ms": 5 })).is_problem(422, "invalid");
+    let old = put(json!({ "setting": "release" }));
+    old.is_problem(422, "invalid");
+    let detail = old.body["detail"].as_str().unwrap();
+    assert!(detail.contains("auto") && detail.contains("override"), "{detail}");
+    put(json!({ "setting": "override" })).is_problem(422, "invalid");
+    put(json!({ "setting": "override", "reason": " " })).is_problem(422, "invalid");
+    put(json!({ "setting": "override", "reason": "two\nlines" })).is_problem(422, "invalid");
+    put(json!({ "setting": "hold", "reason": "why" })).is_problem(422, "invalid");
     assert_eq!(daemon.status()["census"]["owners_live"], 0);
     assert_eq!(daemon.status()["census"]["population"], 0);
 }
@@ -207,6 +213,12 @@ fn metrics_have_their_documented_names_and_values() {
     daemon.registry("retire", json!({ "owner": "leaver" }));
     daemon.until_overdue(1);
     let before = daemon.get("/metrics").text;
+    for line in [
+        "teltonika_registry_janitor_evicted_total{instance_id=\"ingest-1\"} 0",
+        "lapsed_store_errors_total{system=\"devices\",error=\"invalid\",kind=\"registry\"} 0",
+    ] {
+        assert!(before.contains(&format!("{line}\n")), "{line} is missing at first:\n{before}");
+    }
     assert!(
         before.contains("lapsed_suspects{system=\"devices\",kind=\"registry\"} 2\n"),
         "{before}"
@@ -236,7 +248,7 @@ fn metrics_have_their_documented_names_and_values() {
     ] {
         assert!(text.contains(&format!("{line}\n")), "{line} is missing:\n{text}");
     }
-    assert!(!text.contains("instance_id=\"leaver\""), "leaving is not an eviction:\n{text}");
+    assert!(text.contains("{instance_id=\"leaver\"} 0\n"), "leaving is not an eviction:\n{text}");
     assert!(!text.contains("_total_total"), "{text}");
     assert!(text.ends_with("# EOF\n"));
 }

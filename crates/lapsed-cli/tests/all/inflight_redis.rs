@@ -101,9 +101,13 @@ fn orphans_of_the_original_layout_go_back_to_sidekiq() {
         }
         let check = home.run(&["check"]);
         assert_eq!(check.code, 0, "{check:?}");
-        for word in
-            ["beats for its jobs every 1s", "is an orphan", "Sidekiq's, `queue:{queue}`", index]
-        {
+        for word in [
+            "beats for its jobs every 1s",
+            "is an orphan",
+            "Sidekiq's, `queue:{queue}`",
+            "dead letters are in Sidekiq's own dead set",
+            index,
+        ] {
             assert!(check.out.contains(word), "{word}: {check:?}");
         }
         let dry = home.run(&["sweep", "jobs", "--dry-run"]);
@@ -134,6 +138,11 @@ fn check_reports_what_the_server_cannot_do() {
         ("queues = \"list\"\nwebhook = \"http://h/\"", "lapsed's own queues"),
         ("mode = \"adopt\"\nwebhook = \"http://h/\"", "lapsed's own queues"),
         ("mode = \"adopt\"\nqueues = \"lapsed\"", "\"sidekiq\", \"list\" or \"stream\""),
+        (
+            "mode = \"adopt\"\nqueues = \"list\"\ndead_letter = \"sidekiq\"",
+            "only Sidekiq has a set of dead jobs",
+        ),
+        ("dead_letter = \"lapsed\"", "mode = \"adopt\""),
     ] {
         let wrong = home(&server, lines).run(&["check"]);
         assert_eq!(wrong.code, 2, "{lines}: {wrong:?}");

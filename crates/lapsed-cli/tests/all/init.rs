@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Answer, run};
 
-const EMBEDDED: [&str; 5] = ["registry", "chatpulse", "mitra", "lockd", "sidekiq-async-http"];
+const EMBEDDED: [&str; 5] = ["registry", "chatpulse", "mitra", "leases", "sidekiq-async-http"];
 
 fn init(dir: &Path, args: &[&str]) -> Answer {
     let file = dir.join("lapsed.toml").display().to_string();
@@ -62,11 +62,11 @@ fn mitra_is_accepted_by_check_on_postgres_and_valkey_once_its_tables_are_made() 
 
 /// Adds the endpoint and the credentials of the server, as a user would.
 #[test]
-fn lockd_is_accepted_by_check_on_a_bucket() {
+fn leases_are_accepted_by_check_on_a_bucket() {
     let server = ObjectServer::shared(ObjectEngine::Seaweed);
     let dir = tempfile::tempdir().unwrap();
     let url = format!("{}/init", server.engine().url());
-    let told = init(dir.path(), &["--preset", "lockd", "--store", &url]);
+    let told = init(dir.path(), &["--preset", "leases", "--store", &url]);
     assert_eq!(told.code, 0, "{told:?}");
     let file = dir.path().join("lapsed.toml");
     let (id, secret) = server.engine().credentials();
@@ -79,6 +79,19 @@ fn lockd_is_accepted_by_check_on_a_bucket() {
     std::fs::write(&file, text).unwrap();
     let checked = check(dir.path());
     assert_eq!(checked.code, 0, "{checked:?}");
+    assert!(checked.out.contains("records are in lapsed's own format: lockd"), "{checked:?}");
+}
+
+/// The preset writes no file that lockd could read, so it does not have lockd's name.
+#[test]
+fn the_former_name_of_a_preset_is_refused_with_the_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = init(dir.path(), &["--preset", "lockd", "--store", "s3://my-bucket/locks"]);
+    assert_eq!(told.code, 2, "{told:?}");
+    for words in ["`--preset leases`", "neither program can read the other's records"] {
+        assert!(told.err.contains(words), "{words}: {told:?}");
+    }
+    assert!(!dir.path().join("lapsed.toml").exists());
 }
 
 #[test]

@@ -8,6 +8,7 @@ lapsed_testbed::steady_tests! {
     every_json_log_line_is_an_object,
     a_startup_error_is_logged_as_json,
     the_default_log_is_plain_text,
+    every_reclaim_of_a_pass_has_a_line_up_to_a_limit,
 }
 
 fn lines(log: &str) -> Vec<Value> {
@@ -72,4 +73,29 @@ fn the_default_log_is_plain_text() {
     let mut wrong = lapsed();
     let output = wrong.args(["serve", "-c", "/nonexistent.toml"]).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: "), "{output:?}");
+}
+
+fn every_reclaim_of_a_pass_has_a_line_up_to_a_limit() {
+    let home = Home::new("1s", CALM);
+    let daemon = home.serve_with(&[("LAPSED_LOG", "json")]);
+    let keys: Vec<String> = (0..103).map(|n| format!("imei-{n}")).collect();
+    daemon.hold("ingest-1", &keys.iter().map(String::as_str).collect::<Vec<_>>());
+    daemon.until_overdue(1);
+    assert_eq!(daemon.post("/v1/sweeps/registry/devices", json!({})).body["reclaimed"], 103);
+    let log = home.dir.path().join("log");
+    assert_eq!(daemon.stop(), Some(0));
+    let lines = lines(&std::fs::read_to_string(log).unwrap());
+    let told: Vec<&Value> =
+        lines.iter().filter(|line| line["fields"]["message"] == "reclaimed").collect();
+    assert_eq!(told.len(), 100, "{told:?}");
+    let first = &told[0]["fields"];
+    assert_eq!(
+        (&told[0]["level"], &first["owner"]),
+        (&json!("INFO"), &json!("ingest-1")),
+        "{first}"
+    );
+    assert!(keys.iter().any(|key| first["key"] == key.as_str()), "{first}");
+    assert!(first["receipt"].as_str().unwrap().starts_with("registry-devices-"), "{first}");
+    let rest: Vec<&Value> = lines.iter().filter(|line| line["fields"]["more"] == 3).collect();
+    assert_eq!(rest.len(), 1, "{rest:?}");
 }

@@ -167,6 +167,8 @@ fn the_openapi_document_has_every_route() {
         ("/v1/receipts".to_owned(), "get"),
         ("/v1/receipts/{id}".to_owned(), "get"),
         ("/v1/receipts/{id}/restore".to_owned(), "post"),
+        ("/v1/adopt/{kind}/{name}".to_owned(), "get"),
+        ("/v1/adopt/{kind}/{name}".to_owned(), "post"),
         ("/v1/brakes/{kind}/{name}".to_owned(), "get"),
         ("/v1/brakes/{kind}/{name}".to_owned(), "put"),
         ("/v1/events".to_owned(), "get"),
@@ -180,6 +182,7 @@ fn the_openapi_document_has_every_route() {
         ("/metrics".to_owned(), "get"),
         ("/healthz".to_owned(), "get"),
         ("/readyz".to_owned(), "get"),
+        ("/readyz/{kind}/{name}".to_owned(), "get"),
         ("/".to_owned(), "get"),
     ]);
     let mut ids = std::collections::BTreeSet::new();
@@ -191,7 +194,7 @@ fn the_openapi_document_has_every_route() {
         }
         assert!(operation["responses"].is_object(), "{method} {path}");
         assert!(operation["tags"][0].is_string(), "{method} {path}");
-        let open = ["/", "/healthz", "/readyz"].contains(&path.as_str());
+        let open = ["/", "/healthz", "/readyz", "/readyz/{kind}/{name}"].contains(&path.as_str());
         let scope = &operation["security"][0]["token"][0];
         let known = ["read", "write", "act"].map(Value::from).contains(scope);
         assert!(open != known, "{method} {path} needs a scope, or is for everybody: {scope}");

@@ -15,6 +15,7 @@ use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::registry::{Registry, RegistryParts};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{Cursor, PassMode};
+use lapsed_embedded::Embedded;
 use lapsed_server::api;
 use lapsed_server::config::Overrides;
 use lapsed_server::config::common::SystemSettings;
@@ -23,7 +24,6 @@ use lapsed_server::metrics::Metrics;
 use lapsed_server::node::{
     BuildContext, BuiltSystem, Config, OpenSystems, ReconcileOrder, SystemPlan,
 };
-use lapsed_server::stores::OpenStore;
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
@@ -97,7 +97,7 @@ impl SystemPlan for WithIndex {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let OpenStore::Embedded(store) = ground.store else { panic!("not embedded") };
+        let store = ground.store.get::<Embedded>().expect("an embedded store");
         let registry = store.registry(common.id.clone(), common.threshold)?;
         let assembly = ground.assembly;
         let registry = Arc::new(Registry::new(

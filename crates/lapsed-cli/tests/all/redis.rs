@@ -81,8 +81,11 @@ fn entries_written_by_a_node_service_are_swept() {
             &server,
             "for (const i of [1, 2, 3]) await redis.hset('connections:registry', 'imei-' + i, 'i-gone'); \
              for (const i of [1, 2]) await redis.hset('connections:registry', 'live-' + i, 'i-live'); \
-             await redis.set('instance:heartbeat:i-live', '1', 'EX', 900)",
+             for (const i of ['live', 'gone']) await redis.set('instance:heartbeat:i-' + i, '1', 'EX', 900)",
         );
+        // It is seen alive, and then it dies.
+        assert_eq!(swept(&home, "devices")["reclaimed"], 0);
+        redis_cli(&server, &["DEL", "instance:heartbeat:i-gone"]);
         let check = fine(home.run(&["check"]));
         assert!(check.out.contains("answers, up for"), "{check:?}");
         let dry = fine(home.run(&["sweep", "devices", "--dry-run", "--json"])).json();
@@ -169,6 +172,7 @@ fn two_daemons_together_count_each_reclaim_once() {
     command.arg("serve").arg("-c").arg(home.config());
     let two = Daemon::spawn(command, home.dir.path()).unwrap();
     let script = "const dead = 600; \
+        for (let i = 0; i < 5; i++) await redis.set('instance:heartbeat:i-' + i, '1', 'EX', 900); \
         for (let i = 0; i < dead; i++) await redis.hset('connections:registry', 'imei-' + i, 'i-' + (i % 5)); \
         for (let i = 0; i < 50; i++) await redis.hset('connections:registry', 'live-' + i, 'i-live'); \
         const now = Math.floor(Date.now() / 1000) - 600; \
@@ -179,6 +183,13 @@ fn two_daemons_together_count_each_reclaim_once() {
         &server,
         &format!("await redis.set('instance:heartbeat:i-live', '1', 'EX', 900); {script}"),
     );
+    let seen = "return redis.call('HLEN', redis.call('KEYS', 'lapsed:*:observed:*')[1] or 'none')";
+    until("all to have been seen alive", || {
+        (server.command(&["EVAL", seen, "0"]).unwrap() == "6").then_some(())
+    });
+    for owner in 0..5 {
+        redis_cli(&server, &["DEL", &format!("instance:heartbeat:i-{owner}")]);
+    }
     let gone = |name: &str| counter(&one, name) + counter(&two, name);
     let left = |command: &[&str]| server.command(command).unwrap();
     until("the dead to be gone", || {
@@ -232,9 +243,12 @@ fn a_freshly_started_server_holds_the_brake() {
     let text = std::fs::read_to_string(home.config()).unwrap().replace("\"1s\"", "\"60s\"");
     std::fs::write(home.config(), text).unwrap();
     redis_cli(&server, &["HSET", "connections:registry", "imei-1", "i-gone"]);
+    redis_cli(&server, &["SET", "instance:heartbeat:i-gone", "1", "EX", "900"]);
+    fine(home.run(&["sweep", "devices"]));
+    redis_cli(&server, &["DEL", "instance:heartbeat:i-gone"]);
     let held = home.run(&["sweep", "devices", "--json"]);
     assert_eq!((held.code, &held.json()["stopped"]), (3, &"brake".into()), "{held:?}");
-    fine(home.run(&["brake", "devices", "release"]));
+    fine(home.run(&["brake", "devices", "override", "--reason", "it is gone", "--yes"]));
     assert_eq!(swept(&home, "devices")["reclaimed"], 1);
 }
 

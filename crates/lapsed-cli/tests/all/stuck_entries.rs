@@ -41,6 +41,7 @@ fn explained(home: &Home, system: &str, key: &str) -> (String, String) {
 fn explain_reports_an_unreadable_entry() {
     let server = settled();
     let home = home(&server.url());
+    assert_eq!(home.run(&["adopt", "requests"]).code, 0);
     let set = |words: &[&str]| drop(server.command(words).unwrap());
     set(&["HSET", "session:odd", "last_disconnect", "yesterday"]);
     set(&["HSET", "session:idle", "last_disconnect", "0"]);
@@ -70,6 +71,7 @@ fn explain_reports_an_unreadable_entry() {
 fn explain_reports_a_queue_of_the_wrong_type() {
     let server = settled();
     let home = home(&server.url());
+    assert_eq!(home.run(&["adopt", "requests"]).code, 0);
     let set = |words: &[&str]| drop(server.command(words).unwrap());
     set(&["SET", "queue:mails", "another type"]);
     set(&["ZADD", "sidekiq:async_http:inflight_index", "1000", "r-1"]);

@@ -161,7 +161,7 @@ fn every_token_may_do_exactly_what_its_scopes_allow() {
         assert_eq!(restore.status, if scopes.contains(&"act") { 404 } else { 403 }, "{token}");
     }
     let env = [("LAPSED_TOKEN", SHOP), ("LAPSED_URL", &daemon.url)];
-    let told = support::run_with(&["brake", "devices", "release"], &env);
+    let told = support::run_with(&["brake", "devices", "hold"], &env);
     assert!(told.code == 1 && told.err.contains("`act`"), "{told:?}");
     assert_eq!(support::run_with(&["sweep", "devices", "--dry-run"], &env).code, 0);
 }

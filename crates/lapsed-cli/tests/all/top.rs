@@ -50,7 +50,7 @@ impl Screen {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// The pid of what runs in its shell.
+    /// The pid of what runs in its shell, or nothing when the shell waits for a command.
     fn child(&self) -> String {
         let shell = self.command(&["display-message", "-p", "#{pane_pid}"]).output().unwrap();
         let shell = String::from_utf8(shell.stdout).unwrap();
@@ -96,6 +96,8 @@ fn top_shows_a_receipt_and_restores_the_terminal() {
         (daemon.get("/v1/brakes/registry/devices").body["setting"] == "hold").then_some(())
     });
     screen.press(&["q"]);
+    // The shell's first line is back before the program has ended, and until then the program reads the keys.
+    until("top to end", || screen.child().is_empty().then_some(()));
     let after = screen.until_shows("ready>");
     assert!(!after.contains("lapsed top  http"), "the picture is gone: {after}");
     screen.press(&["stty -a | tr ';' '\\n' | grep -ow -e '-*icanon' -e '-*echo'", "Enter"]);

@@ -7,6 +7,7 @@ mod operator_actions;
 mod page;
 mod screenshots;
 mod search_and_layout;
+mod store_outage;
 #[path = "../all/support/mod.rs"]
 mod support;
 mod token_login;

@@ -1,4 +1,4 @@
-//! Actions of an operator: hold and release the brake, dry run, pass, restore.
+//! Actions of an operator: hold and override the brake, dry run, pass, restore.
 
 use serde_json::{Value, json};
 use thirtyfour::Key;
@@ -7,8 +7,8 @@ use crate::page::{Page, tell};
 use crate::support::{CALM, Daemon, Home, until};
 
 lapsed_testbed::steady_tests! {
-    a_brake_is_held_and_released,
-    a_brake_is_held_and_released_without_a_mouse,
+    a_brake_is_held_and_overridden,
+    a_brake_is_held_and_overridden_without_a_mouse,
     a_dry_run_is_shown_before_a_real_pass,
     a_reclaimed_entry_is_restored,
     dead_letters_are_put_back_or_deleted,
@@ -25,7 +25,7 @@ async fn until_pressed(page: &Page, action: &str) {
     page.until_count(&css, 1).await;
 }
 
-fn a_brake_is_held_and_released() {
+fn a_brake_is_held_and_overridden() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     tell(async |page| {
@@ -37,15 +37,17 @@ fn a_brake_is_held_and_released() {
         page.until_said(&format!("{CARD} .chip"), "held").await;
         page.until_said("#glance", "1 brake holds").await;
 
-        page.click(&format!("{CARD} [data-action=release]")).await;
+        page.click(&format!("{CARD} [data-action=override]")).await;
         page.click("dialog [data-answer=no]").await;
         page.until_count("dialog", 0).await;
         assert_eq!(setting(&daemon), "hold", "whoever says no has changed nothing");
-        page.click(&format!("{CARD} [data-action=release]")).await;
-        page.until_said("dialog", "Whatever is dead is reclaimed").await;
+        page.click(&format!("{CARD} [data-action=override]")).await;
+        page.until_said("dialog", "The next pass reclaims whatever is dead").await;
+        page.click("dialog [data-answer=text]").await;
+        page.press("they are gone").await;
         page.click("dialog [data-answer=yes]").await;
-        until_pressed(page, "release").await;
-        assert_eq!(setting(&daemon), "release");
+        until_pressed(page, "override").await;
+        assert_eq!(setting(&daemon), "override");
         page.click(&format!("{CARD} [data-action=auto]")).await;
         until_pressed(page, "auto").await;
         assert_eq!(setting(&daemon), "auto");
@@ -53,7 +55,7 @@ fn a_brake_is_held_and_released() {
     });
 }
 
-fn a_brake_is_held_and_released_without_a_mouse() {
+fn a_brake_is_held_and_overridden_without_a_mouse() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();
     tell(async |page| {
@@ -68,7 +70,7 @@ fn a_brake_is_held_and_released_without_a_mouse() {
         until_pressed(page, "hold").await;
         assert_eq!(setting(&daemon), "hold");
 
-        page.tab_to(&format!("{CARD} [data-action=release]")).await;
+        page.tab_to(&format!("{CARD} [data-action=override]")).await;
         page.press(" ").await;
         page.until("the safe answer", "document.activeElement.dataset.answer === 'no'").await;
         for _ in 0..4 {
@@ -77,11 +79,13 @@ fn a_brake_is_held_and_released_without_a_mouse() {
             let out = page.script(&format!("return {outside}")).await;
             assert_eq!(out, json!(false), "the focus stays in the dialog");
         }
+        page.tab_to("dialog [data-answer=text]").await;
+        page.press("they are gone").await;
         page.tab_to("dialog [data-answer=yes]").await;
         page.press(Key::Enter).await;
-        until_pressed(page, "release").await;
-        assert_eq!(setting(&daemon), "release");
-        let back = format!("document.activeElement.matches(\"{CARD} [data-action=release]\")");
+        until_pressed(page, "override").await;
+        assert_eq!(setting(&daemon), "override");
+        let back = format!("document.activeElement.matches(\"{CARD} [data-action=override]\")");
         page.until("the focus to be back where it was", &back).await;
     });
 }

@@ -11,7 +11,7 @@ mod faults;
 mod history;
 mod observed;
 mod planted_faults;
-mod random;
+pub mod random;
 mod sessions;
 mod world;
 

@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod availability_faults;
+mod kills;
+mod soak;
 #[path = "../all/support/mod.rs"]
 mod support;

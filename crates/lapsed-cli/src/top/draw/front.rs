@@ -10,17 +10,18 @@ use super::super::model::{TopModel, TopView, Typing};
 use super::table::{latency, reclaims};
 use super::{BOLD, Theme};
 use lapsed_server::node::shapes::SystemStatus;
-use lapsed_server::print::{count, moment, span};
+use lapsed_server::print::{count, moment, span, visible};
 
 const KEYS: &str =
-    "j/k select  Enter details  e explain  d dry run  h/r/a brake  / filter  ? help  q quit";
+    "j/k select  Enter details  e explain  d dry run  h/o/a brake  / filter  ? help  q quit";
 
 pub fn text(frame: &mut Frame<'_>, area: Rect, title: &str, lines: &[String], top: usize) {
+    let title = visible(title);
     let title =
         format!(" {title}: {} ", if lines.len() > 1 { "j/k scroll, Esc back" } else { "Esc back" });
     let block = Block::new().borders(Borders::TOP).title(title);
     let lines: Vec<Line<'_>> =
-        lines.iter().skip(top).map(|line| Line::raw(line.as_str())).collect();
+        lines.iter().skip(top).map(|line| Line::raw(visible(line))).collect();
     frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
 }
 
@@ -30,7 +31,7 @@ pub fn details(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme
     let block = Block::new().borders(Borders::TOP).title(title);
     let mut lines = about(model, status);
     if let Some(error) = &status.error {
-        lines.push(Line::styled(error.clone(), theme.bad()));
+        lines.push(Line::styled(visible(error).into_owned(), theme.bad()));
     }
     lines.extend(passes(model, status));
     frame.render_widget(Paragraph::new(lines).block(block).wrap(Wrap { trim: false }), area);
@@ -38,7 +39,10 @@ pub fn details(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme
 
 fn about(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     let row = |word: &str, text: String| {
-        Line::from(vec![Span::styled(format!("{word:<9}"), BOLD), Span::raw(text)])
+        Line::from(vec![
+            Span::styled(format!("{word:<9}"), BOLD),
+            Span::raw(visible(&text).into_owned()),
+        ])
     };
     let mut lines = Vec::new();
     if let Some(brake) = &status.brake {
@@ -78,7 +82,8 @@ fn passes(model: &TopModel, status: &SystemStatus) -> Vec<Line<'static>> {
     let mut lines = vec![Line::styled("last passes", BOLD)];
     lines.extend(passes.iter().map(|pass| {
         let dry = if pass.dry_run { ", dry run" } else { "" };
-        let detail = pass.detail.as_deref().map_or(String::new(), |detail| format!("; {detail}"));
+        let detail =
+            pass.detail.as_deref().map_or(String::new(), |detail| format!("; {}", visible(detail)));
         Line::raw(format!(
             "{}  {} of {} reclaimed in {}, stopped: {}{dry}{detail}",
             moment(pass.started_ms),
@@ -97,19 +102,21 @@ pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
         TopView::Typing { what, text } => {
             let what = match what {
                 Typing::Key => "key to explain",
+                Typing::Reason => "why the brake is overridden for one pass",
                 Typing::Filter => "receipts with",
             };
             Line::from(vec![
                 Span::styled(format!("{what}: "), BOLD),
-                Span::raw(text.clone()),
+                Span::raw(visible(text)),
                 Span::styled(" ", BOLD.add_modifier(Modifier::REVERSED)),
             ])
         }
-        TopView::Confirm { question, .. } => {
-            Line::styled(format!("{question} y does it, any other key leaves it"), theme.bad())
-        }
+        TopView::Confirm { question, .. } => Line::styled(
+            format!("{} y does it, any other key leaves it", visible(question)),
+            theme.bad(),
+        ),
         _ => match &model.message {
-            Some(message) => Line::styled(message.clone(), BOLD),
+            Some(message) => Line::styled(visible(message), BOLD),
             None => Line::styled(KEYS, theme.faint()),
         },
     };

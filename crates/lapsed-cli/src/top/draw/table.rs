@@ -9,7 +9,7 @@ use super::super::feed::HistoryView;
 use super::super::model::TopModel;
 use super::{BOLD, Theme};
 use lapsed_server::node::shapes::SystemStatus;
-use lapsed_server::print::{count, span};
+use lapsed_server::print::{count, span, visible};
 
 /// A column: its heading, its width, its text and its style.
 struct Column {
@@ -39,7 +39,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
         let cells = columns.iter().map(|column| {
             let text = (column.text)(model, status);
             let style = style(column.heading, &text, status, theme);
-            Cell::from(text).style(style)
+            Cell::from(visible(&text).into_owned()).style(style)
         });
         let selected = index == model.selected;
         let mark = if selected { Modifier::REVERSED } else { Modifier::empty() };

@@ -174,7 +174,8 @@ fn refused_us(history: &History, id: &str, since_us: u64) -> Option<u64> {
     if history.toggles_of(id).iter().any(toggled) {
         return None;
     }
-    let refused = |beat: &&Beat| beat.said == BeatAnswer::Offline && beat.span.sent_us > since_us;
+    let refused =
+        |beat: &&Beat| matches!(beat.said, BeatAnswer::Offline(_)) && beat.span.sent_us > since_us;
     history.beats_of(id).iter().find(refused).map(|beat| beat.span.done_us)
 }
 
@@ -199,8 +200,8 @@ fn alive_told_offline(
             mirrored = Some(noted);
         }
         let Some(mirrored) = mirrored else { continue };
-        let is_pair =
-            matches!(pair[0].said, BeatAnswer::Noted(_)) && pair[1].said == BeatAnswer::Offline;
+        let is_pair = matches!(pair[0].said, BeatAnswer::Noted(_))
+            && matches!(pair[1].said, BeatAnswer::Offline(_));
         let in_time = noted.sent_us + stale_us > refused.done_us + MS;
         let could_be = |toggle: &Toggle| {
             let known = toggle.outcome != Outcome::Unknown && toggle.change != Change::Offline;
@@ -232,10 +233,13 @@ fn may_be_fresh(id: &str, listing: &Listing, history: &History, stale_us: u64) -
     let fresh = |latest_us: u64| latest_us + stale_us + MS > listing.span.sent_us;
     let beats = history.beats_of(id).iter().rev();
     let beats = beats.filter(|beat| sent(beat.span.sent_us)).any(|beat| match beat.said {
-        // Also of what the truth took in place of a mirror that carries it out later.
-        BeatAnswer::Noted(_) => fresh(latest_us(beat.span.done_us, true)),
+        // Also of what the truth took, or refused, in place of a mirror that carries it out later: the mirror learns
+        // only a moment after it is back what was changed meanwhile.
+        BeatAnswer::Noted(_)
+        | BeatAnswer::Offline(Source::Truth)
+        | BeatAnswer::Deactivated(Source::Truth) => fresh(latest_us(beat.span.done_us, true)),
         BeatAnswer::Unknown => fresh(latest_us(beat.span.done_us, false)),
-        BeatAnswer::Offline | BeatAnswer::Deactivated => false,
+        BeatAnswer::Offline(Source::Mirror) | BeatAnswer::Deactivated(Source::Mirror) => false,
     });
     beats
         || history.toggles_of(id).iter().any(|toggle| {

@@ -75,11 +75,13 @@ impl<'a> Client<'a> {
             assert_eq!(result["provider"], id.as_str(), "in the same order");
             let said = match result["outcome"].as_str() {
                 Some("noted") => BeatAnswer::Noted(source),
-                Some("offline") => BeatAnswer::Offline,
-                Some("deactivated") => BeatAnswer::Deactivated,
+                Some("offline") => BeatAnswer::Offline(source),
+                Some("deactivated") => BeatAnswer::Deactivated(source),
+                // Only the truth could have said, and it did not answer.
+                Some("unavailable") => BeatAnswer::Unknown,
                 _ => panic!("{result}"),
             };
-            if said == BeatAnswer::Offline {
+            if matches!(said, BeatAnswer::Offline(_)) {
                 offline.push(id.clone());
             }
             self.history.beat(id, span, said);

@@ -27,8 +27,8 @@ pub enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BeatAnswer {
     Noted(Source),
-    Offline,
-    Deactivated,
+    Offline(Source),
+    Deactivated(Source),
     /// Nothing, or that it failed: it may be carried out, also later.
     Unknown,
 }
@@ -129,8 +129,8 @@ impl History {
                 .entry(match beat.said {
                     BeatAnswer::Noted(Source::Mirror) => "noted by the mirror",
                     BeatAnswer::Noted(Source::Truth) => "noted by the truth",
-                    BeatAnswer::Offline => "told offline",
-                    BeatAnswer::Deactivated => "told deactivated",
+                    BeatAnswer::Offline(_) => "told offline",
+                    BeatAnswer::Deactivated(_) => "told deactivated",
                     BeatAnswer::Unknown => "unknown",
                 })
                 .or_default() += 1;

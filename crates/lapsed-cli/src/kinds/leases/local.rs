@@ -9,8 +9,8 @@ use lapsed_core::leases::{
 };
 use lapsed_core::{Name, SystemId};
 
-use super::LocalBackend;
-use crate::backend::lease_backend::{LeaseBackend, LeaseRequest};
+use super::backend::{LeaseBackend, LeaseRequest};
+use crate::backend::LocalBackend;
 use lapsed_server::failure::Failure;
 
 impl LocalBackend {

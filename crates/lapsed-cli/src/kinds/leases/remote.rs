@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use ureq::Body;
 use ureq::http::Response;
 
-use super::{ANSWER, RemoteBackend, RequestLimit, read, refused, segment};
-use crate::backend::lease_backend::{LeaseBackend, LeaseRequest};
+use super::backend::{LeaseBackend, LeaseRequest};
+use crate::backend::remote::{ANSWER, RemoteBackend, RequestLimit, read, refused, segment};
 use lapsed_server::failure::Failure;
 use lapsed_server::systems::leases::routes::{
     AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody,

@@ -2,9 +2,9 @@
 
 use lapsed_core::leases::{Decision, DecisionInfo, txn};
 
+use super::args::{self as cli, DecisionWordArg};
 use super::ask;
 use super::lease::{of_leases, time};
-use crate::cli::lease::{self as cli, DecisionWordArg};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, line, moment};
 

@@ -22,9 +22,9 @@ use tokio::sync::oneshot;
 
 use super::keeper::Keeper;
 use super::{HELD, LOST, held, host, key, of_leases, request, time, wait};
-use crate::backend::lease_backend::LeaseRequest;
-use crate::backend::{self, Backend};
-use crate::cli::lease::{LeaseChild, Run};
+use crate::backend;
+use crate::kinds::leases::args::{LeaseChild, Run};
+use crate::kinds::leases::backend::{LeaseBackend, LeaseRequest, lease_backend};
 use lapsed_server::failure::Failure;
 
 /// The longest time between two checks of the deadline: no event reports that the host was suspended.
@@ -58,8 +58,9 @@ pub fn run(args: &Run) -> Result<(), Failure> {
     };
     let wait = wait(args.wait.as_deref())?;
     let backend = backend::open(&args.target).map_err(not_acquired)?;
-    let held = hold(&*backend, args, &wanted, wait);
-    let ended = held.and_then(|held| held.run(&*backend, args, grace));
+    let leases = lease_backend(&*backend);
+    let held = hold(leases, args, &wanted, wait);
+    let ended = held.and_then(|held| held.run(leases, args, grace));
     let closed = backend.close();
     let code = ended?;
     closed?;
@@ -72,7 +73,9 @@ pub fn run(args: &Run) -> Result<(), Failure> {
 /// A failure before the command was started, with the exit code for a lease that was not acquired.
 fn not_acquired(failure: Failure) -> Failure {
     match failure {
-        Failure::Failed(what) => Failure::Told(HELD, format!("the lease was not acquired: {what}")),
+        failed @ (Failure::Failed(_) | Failure::Store(..)) => {
+            Failure::Told(HELD, format!("the lease was not acquired: {failed}"))
+        }
         other => other,
     }
 }
@@ -87,7 +90,7 @@ struct Held {
 /// Acquires the lease. The deadline is counted from the moment when the last request was sent, because the grant
 /// happened later and so lasts at least as long.
 fn hold(
-    backend: &dyn Backend,
+    backend: &dyn LeaseBackend,
     args: &Run,
     wanted: &LeaseRequest,
     wait: Duration,
@@ -109,7 +112,7 @@ fn hold(
 
 impl Held {
     /// Runs the command and releases the lease; the exit code of the command, or that of a lost lease.
-    fn run(self, backend: &dyn Backend, args: &Run, grace: Duration) -> Result<u8, Failure> {
+    fn run(self, backend: &dyn LeaseBackend, args: &Run, grace: Duration) -> Result<u8, Failure> {
         let ticket = self.grant.ticket();
         let ttl = Duration::from_millis(self.grant.ttl_ms);
         let keeper = Keeper {

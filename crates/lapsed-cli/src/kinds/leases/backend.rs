@@ -8,6 +8,7 @@ use lapsed_core::leases::{
 };
 use lapsed_core::{Name, SystemId};
 
+use crate::backend::{Backend, BackendRef};
 use lapsed_server::failure::Failure;
 
 /// A request for a lease; without `ttl`, the configuration decides how long it lasts.
@@ -30,7 +31,15 @@ impl LeaseRequest {
     }
 }
 
-pub trait LeaseBackend {
+/// The operations on leases of `backend`.
+pub fn lease_backend(backend: &dyn Backend) -> &dyn LeaseBackend {
+    match backend.as_ref() {
+        BackendRef::Local(local) => local,
+        BackendRef::Remote(remote) => remote,
+    }
+}
+
+pub trait LeaseBackend: Backend {
     /// Acquires a lease, and waits up to `wait` while another owner holds it.
     fn acquire(
         &self,

@@ -1,15 +1,17 @@
 //! `lapsed dead`: lists, shows, puts back and deletes dead letters.
 
+use std::collections::BTreeSet;
+
 use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{Job, JobPlace};
 use lapsed_core::{Kind, SystemId};
 use serde_json::json;
 
-use super::ask;
-use crate::backend::{Backend, resolve};
-use crate::cli::{Dead, ListDead, OneDead, PutBackDead, QueueEndArg};
+use super::args::{Dead, ListDead, OneDead, PutBackDead, QueueEndArg};
+use super::backend::{JobsBackend, ask};
+use crate::backend::resolve;
 use lapsed_server::failure::Failure;
-use lapsed_server::print::{self, Table, line, moment, plural};
+use lapsed_server::print::{self, Table, line, lines, moment, plural};
 
 /// The most dead letters in one page.
 const PAGE: usize = 1_000;
@@ -45,12 +47,21 @@ fn list(args: &ListDead) -> Result<(), Failure> {
     }
     let mut table = Table::new(&["system", "job", "queue", "since", "why", "crashes", "error"]);
     found.iter().for_each(|(system, job)| table.row(row(system, job)));
-    line(&table.text())?;
-    line("To look at one: lapsed dead show SYSTEM ID; then: lapsed dead put-back, or delete")
+    lines(&table.text())?;
+    let places: BTreeSet<_> =
+        found.iter().filter_map(|(system, job)| Some((system, kept_in(job)?))).collect();
+    for (system, place) in places {
+        line(&format!("Those of {system} are in {place}; it may retry or delete them as well."))?;
+    }
+    let again = args.target.again();
+    line(&format!(
+        "To look at one: lapsed dead show SYSTEM ID{again}; then: lapsed dead put-back SYSTEM ID{again}, or \
+         lapsed dead delete SYSTEM ID{again}"
+    ))
 }
 
 /// Reads the first `limit` dead letters page by page.
-fn first(backend: &dyn Backend, system: &SystemId, limit: usize) -> Result<Vec<Job>, Failure> {
+fn first(backend: &dyn JobsBackend, system: &SystemId, limit: usize) -> Result<Vec<Job>, Failure> {
     let mut found: Vec<Job> = Vec::new();
     while found.len() < limit {
         let after = found.last().map(|job| job.id.to_string());
@@ -84,9 +95,17 @@ fn row(system: &SystemId, job: &Job) -> Vec<String> {
 
 fn letter(job: &Job) -> Option<(lapsed_core::inflight::rules::DeadLetterReason, u64, &str)> {
     match &job.place {
-        JobPlace::Dead { why, at_ms, error } => {
+        JobPlace::Dead { why, at_ms, error, .. } => {
             Some((*why, *at_ms, error.as_deref().unwrap_or("")))
         }
+        _ => None,
+    }
+}
+
+/// Where the application itself keeps a dead letter, in words.
+fn kept_in(job: &Job) -> Option<&str> {
+    match &job.place {
+        JobPlace::Dead { kept_in, .. } => kept_in.as_deref(),
         _ => None,
     }
 }
@@ -102,7 +121,7 @@ fn show(args: &OneDead) -> Result<(), Failure> {
     let (system, job) = ask(&args.target, |backend| {
         let (system, id) = which(backend, &args.which)?;
         let job = backend.dead_letter(&system, id)?;
-        let job = job.ok_or_else(|| missing(&system, id))?;
+        let job = job.ok_or_else(|| missing(&system, id, &args.target.again()))?;
         Ok((system, job))
     })?;
     if args.output.json {
@@ -114,6 +133,9 @@ fn show(args: &OneDead) -> Result<(), Failure> {
     if let Some((why, at_ms, error)) = letter(&job) {
         fact("since", moment(at_ms));
         fact("why", why.to_string());
+        if let Some(place) = kept_in(&job) {
+            fact("kept in", place.to_owned());
+        }
         if !error.is_empty() {
             fact("error", error.to_owned());
         }
@@ -121,8 +143,9 @@ fn show(args: &OneDead) -> Result<(), Failure> {
     fact("crashes", plural(u64::from(job.crashes), "worker died with it", "workers died with it"));
     fact("entered", moment(job.entered_ms));
     fact("payload", job.payload.clone());
-    line(&format!("{} of {system}\n{}", job.id, table.text()))?;
-    line(&format!("To try it again: lapsed dead put-back {system} {}", job.id))
+    lines(&format!("{} of {system}\n{}", job.id, table.text()))?;
+    let again = args.target.again();
+    line(&format!("To try it again: lapsed dead put-back {system} {}{again}", job.id))
 }
 
 fn put_back(args: &OneDead, end: QueueEndArg) -> Result<(), Failure> {
@@ -131,12 +154,13 @@ fn put_back(args: &OneDead, end: QueueEndArg) -> Result<(), Failure> {
         QueueEndArg::Back => QueueEnd::Back,
     };
     let act =
-        |backend: &dyn Backend, system: &SystemId, id: &str| backend.put_back(system, id, end);
+        |backend: &dyn JobsBackend, system: &SystemId, id: &str| backend.put_back(system, id, end);
     change(args, "queued", "is back on its queue, its crashes forgotten", act)
 }
 
 fn delete(args: &OneDead) -> Result<(), Failure> {
-    let act = |backend: &dyn Backend, system: &SystemId, id: &str| backend.delete_dead(system, id);
+    let act =
+        |backend: &dyn JobsBackend, system: &SystemId, id: &str| backend.delete_dead(system, id);
     change(args, "deleted", "is deleted", act)
 }
 
@@ -145,13 +169,13 @@ fn change(
     args: &OneDead,
     outcome: &str,
     words: &str,
-    act: impl Fn(&dyn Backend, &SystemId, &str) -> Result<bool, Failure>,
+    act: impl Fn(&dyn JobsBackend, &SystemId, &str) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     let (system, id) = ask(&args.target, |backend| {
         let (system, id) = which(backend, &args.which)?;
         match act(backend, &system, id)? {
             true => Ok((system, id)),
-            false => Err(missing(&system, id)),
+            false => Err(missing(&system, id, &args.target.again())),
         }
     })?;
     match args.output.json {
@@ -162,12 +186,17 @@ fn change(
     }
 }
 
-fn missing(system: &SystemId, id: &str) -> Failure {
-    Failure::failed(format!("{system} has no dead letter `{id}`; see `lapsed dead list {system}`"))
+fn missing(system: &SystemId, id: &str, again: &str) -> Failure {
+    Failure::failed(format!(
+        "{system} has no dead letter `{id}`; see `lapsed dead list {system}{again}`"
+    ))
 }
 
 /// Parses `[SYSTEM] ID`; the system may be omitted if there is only one of kind inflight.
-fn which<'a>(backend: &dyn Backend, which: &'a [String]) -> Result<(SystemId, &'a str), Failure> {
+fn which<'a>(
+    backend: &dyn JobsBackend,
+    which: &'a [String],
+) -> Result<(SystemId, &'a str), Failure> {
     match which {
         [system, id] => Ok((of_jobs(backend, Some(system))?, id)),
         [id] => Ok((of_jobs(backend, None)?, id)),
@@ -175,7 +204,7 @@ fn which<'a>(backend: &dyn Backend, which: &'a [String]) -> Result<(SystemId, &'
     }
 }
 
-fn all_of_jobs(backend: &dyn Backend) -> Result<Vec<SystemId>, Failure> {
+fn all_of_jobs(backend: &dyn JobsBackend) -> Result<Vec<SystemId>, Failure> {
     let mut systems = backend.systems()?;
     systems.retain(|system| system.kind == Kind::Inflight);
     match systems.is_empty() {
@@ -186,7 +215,7 @@ fn all_of_jobs(backend: &dyn Backend) -> Result<Vec<SystemId>, Failure> {
     }
 }
 
-fn of_jobs(backend: &dyn Backend, text: Option<&str>) -> Result<SystemId, Failure> {
+fn of_jobs(backend: &dyn JobsBackend, text: Option<&str>) -> Result<SystemId, Failure> {
     let systems = all_of_jobs(backend)?;
     resolve(text.unwrap_or(Kind::Inflight.as_str()), &systems)
 }

@@ -10,7 +10,7 @@ use lapsed_core::leases::{Fenced, LeaseTicket};
 use lapsed_core::owner::trust::{Sent, TrustedDeadline};
 
 use super::run::ChildEvent;
-use crate::backend::Backend;
+use crate::kinds::leases::backend::LeaseBackend;
 
 /// The random share of the interval by which renewals vary, so that many processes do not renew at once.
 const JITTER: f64 = 0.1;
@@ -20,7 +20,7 @@ const LIMIT_MIN: Duration = Duration::from_millis(500);
 
 /// A lease that is being renewed.
 pub struct Keeper<'k> {
-    pub backend: &'k dyn Backend,
+    pub backend: &'k dyn LeaseBackend,
     pub clock: &'k dyn Clock,
     pub system: &'k SystemId,
     pub ticket: &'k LeaseTicket,

@@ -13,13 +13,13 @@ use lapsed_core::leases::{
 use lapsed_core::{Kind, Name, SystemId};
 use serde_json::{Value, json};
 
+use super::args::{self as cli, LeaseCommand};
 use super::ask;
-use crate::backend::lease_backend::LeaseRequest;
-use crate::backend::{Backend, resolve};
-use crate::cli::lease::{self as cli, LeaseCommand};
+use super::backend::{LeaseBackend, LeaseRequest};
+use crate::backend::resolve;
 use lapsed_server::config::units::parse_span;
 use lapsed_server::failure::Failure;
-use lapsed_server::print::{self, Table, line, moment, span};
+use lapsed_server::print::{self, Table, line, lines, moment, span};
 
 pub use run::become_command;
 
@@ -45,7 +45,7 @@ pub fn run(args: LeaseCommand) -> Result<(), Failure> {
 }
 
 /// The system of leases that `text` names; without a text, the only one.
-pub fn of_leases(backend: &dyn Backend, text: Option<&str>) -> Result<SystemId, Failure> {
+pub fn of_leases(backend: &dyn LeaseBackend, text: Option<&str>) -> Result<SystemId, Failure> {
     let mut systems = backend.systems()?;
     systems.retain(|system| system.kind == Kind::Leases);
     if systems.is_empty() {
@@ -113,7 +113,8 @@ fn acquire(args: &cli::AcquireArgs) -> Result<(), Failure> {
         Acquired::Held(_) if args.output.json => Err(Failure::Silent(HELD)),
         Acquired::Granted(grant) => {
             line(&format!("{} is held by {}, {}", wanted.key, grant.owner, lasting(&grant)))?;
-            line(&format!("To keep it: lapsed lease renew {} {}", wanted.key, grant.token))
+            let again = args.target.again();
+            line(&format!("To keep it: lapsed lease renew {} {}{again}", wanted.key, grant.token))
         }
         Acquired::Held(grant) => Err(Failure::Told(HELD, held(&wanted.key, &grant))),
     }
@@ -200,7 +201,7 @@ fn describe(args: &cli::One) -> Result<(), Failure> {
     if args.output.json {
         return print::json(&found);
     }
-    line(&format!("{key}\n{}", facts(&found)))
+    lines(&format!("{key}\n{}", facts(&found)))
 }
 
 fn facts(found: &LeaseInfo) -> String {
@@ -261,11 +262,11 @@ fn list(args: &cli::List) -> Result<(), Failure> {
     }
     let mut table = Table::new(&["namespace", "key", "token", "holder", "left", "state"]);
     found.iter().for_each(|one| table.row(row(one)));
-    line(&table.text())
+    lines(&table.text())
 }
 
 /// All namespaces of a system, read page by page.
-fn namespaces(backend: &dyn Backend, system: &SystemId) -> Result<Vec<Namespace>, Failure> {
+fn namespaces(backend: &dyn LeaseBackend, system: &SystemId) -> Result<Vec<Namespace>, Failure> {
     let mut found: Vec<Namespace> = Vec::new();
     loop {
         let page = backend.namespaces(system, found.last(), PAGE_MAX)?;
@@ -279,7 +280,7 @@ fn namespaces(backend: &dyn Backend, system: &SystemId) -> Result<Vec<Namespace>
 
 /// Reads the keys of one namespace page by page, until there are `limit` keys in all.
 fn first(
-    backend: &dyn Backend,
+    backend: &dyn LeaseBackend,
     system: &SystemId,
     namespace: &Namespace,
     limit: usize,

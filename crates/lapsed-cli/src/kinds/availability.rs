@@ -1,21 +1,59 @@
-//! `lapsed schema`: prints or creates the tables in Postgres.
+//! The verbs of availability: `lapsed schema` prints or creates the tables in Postgres.
 
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 use lapsed_core::SystemId;
 use lapsed_postgres::{Applied, Layout, Postgres, PostgresAddress, Triggers, print_schema};
 use serde_json::json;
 use tokio::runtime::Builder;
 
 use crate::backend::resolve;
-use crate::cli::schema::{Schema, SchemaArgs};
-use lapsed_server::config::store::StoreLocation;
+use crate::cli::Output;
 use lapsed_server::config::{Overrides, process_env};
 use lapsed_server::failure::Failure;
 use lapsed_server::node::Config;
-use lapsed_server::print::{self, line, plural};
+use lapsed_server::print::{self, lines, plural};
 use lapsed_server::systems::availability::tables;
 
+#[derive(Debug, Subcommand)]
+pub enum AvailabilityCommand {
+    /// Print or create the tables that availability needs in Postgres.
+    // The help lists it directly behind `token`.
+    #[command(subcommand, display_order = 21)]
+    Schema(Schema),
+}
+
+/// The subcommands of `lapsed schema`.
+#[derive(Debug, Subcommand)]
+pub enum Schema {
+    /// Print the SQL that creates the tables, for a database administrator; no database is contacted.
+    Print(SchemaArgs),
+    /// Create the tables that are missing; existing tables are not changed.
+    Apply(SchemaArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// Name of the system, as NAME, KIND or KIND/NAME; all systems
+    /// that keep their data in Postgres if not given.
+    pub system: Option<String>,
+
+    /// Configuration file; without it, `print` uses the default table names.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Also create triggers that announce changes which an application makes to the tables directly,
+    /// so that the mirror is updated at once.
+    #[arg(long)]
+    pub triggers: bool,
+
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// Prints the SQL of the tables, or creates those that are missing.
-pub fn run(args: Schema) -> Result<(), Failure> {
+pub fn run(AvailabilityCommand::Schema(args): AvailabilityCommand) -> Result<(), Failure> {
     match args {
         Schema::Print(args) => show(&args),
         Schema::Apply(args) => apply(&args),
@@ -48,7 +86,7 @@ fn show(args: &SchemaArgs) -> Result<(), Failure> {
     for (id, sql) in all {
         match args.output.json {
             true => print::json(&json!({ "system": id.map(|id| id.to_string()), "sql": sql }))?,
-            false => line(sql.trim_end())?,
+            false => print::verbatim(sql.trim_end())?,
         }
     }
     Ok(())
@@ -70,7 +108,7 @@ fn apply(args: &SchemaArgs) -> Result<(), Failure> {
                 "triggers": applied.triggers,
                 "advice": applied.advice,
             }))?,
-            false => line(&describe(&target, &applied))?,
+            false => lines(&describe(&target, &applied))?,
         }
     }
     Ok(())
@@ -113,9 +151,8 @@ fn targets(args: &SchemaArgs) -> Result<Vec<Target>, Failure> {
         if chosen.as_ref().is_some_and(|id| *id != common.id) {
             continue;
         }
-        if let (Some(layout), StoreLocation::Postgres(address)) =
-            (tables(&**plan), &config.stores[&common.store].place)
-        {
+        let place = &config.stores[&common.store].place;
+        if let (Some(layout), Some(address)) = (tables(&**plan), place.get::<PostgresAddress>()) {
             let (id, layout) = (common.id.clone(), layout.clone());
             targets.push(Target { id, address: address.clone(), layout });
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{Output, TargetArgs};
+use crate::cli::{Output, TargetArgs};
 
 const CODES: &str = "\
 Further exit codes: 75 another owner holds the lease, 76 the lease is lost: the token is no longer \
