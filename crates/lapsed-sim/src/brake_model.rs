@@ -2,14 +2,23 @@
 //! has read from the store.
 
 use lapsed_core::sweep::Census;
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::{BrakeRecord, BrakeSetting};
 use lapsed_core::sweep::policy::SweepMode;
 
 use crate::system::SweeperLimits;
 
-/// More than this share of at least `OWNERS_MIN` owners dying at once is a mass death.
+/// More than this share of at least `OWNERS_MIN` owners dying at once is a mass death; of fewer, but
+/// at least `FLEET_MIN`, all but one.
 const SHARE: f64 = 0.55;
 const OWNERS_MIN: u64 = 10;
+const FLEET_MIN: u64 = 3;
+
+/// What follows from one census.
+#[derive(Clone, Copy, Debug)]
+struct SeenCensus {
+    away: bool,
+    mass: bool,
+}
 
 /// What one sweeper has read, and what follows for its brake.
 #[derive(Clone, Debug)]
@@ -24,9 +33,11 @@ pub struct BrakeModel {
     unreachable: bool,
     /// Until when the sweeper must hold back, on the store's clock in milliseconds.
     away_until: u64,
-    /// Since when every census showed a mass death, on the store's clock in milliseconds.
-    mass_since: Option<u64>,
+    /// What the census of the pass says, until the record is read by which the pass is judged.
+    seen: Option<SeenCensus>,
     held: Option<&'static str>,
+    /// Whether the store has given the sweeper a step for the pass under way.
+    has_step: bool,
 }
 
 impl BrakeModel {
@@ -40,8 +51,9 @@ impl BrakeModel {
             store_seen: None,
             unreachable: false,
             away_until: 0,
-            mass_since: None,
+            seen: None,
             held: None,
+            has_step: false,
         }
     }
 
@@ -56,7 +68,6 @@ impl BrakeModel {
         let another = self.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
         if another || self.unreachable {
             self.away_until = now + self.threshold_ms;
-            self.mass_since = None;
         }
         self.unreachable = false;
         self.store_seen = Some(census.store.clone());
@@ -64,18 +75,36 @@ impl BrakeModel {
         let away = now < self.away_until || (census.back_ms > 0 && now < back_until_ms);
         let dying = census.owners_overdue + census.owners_died_recently;
         let all = census.owners_live + dying;
-        let mass =
-            census.owners_overdue > 0 && all >= OWNERS_MIN && dying as f64 > SHARE * all as f64;
-        if !away && self.setting != BrakeSetting::Hold {
-            self.mass_since = mass.then(|| self.mass_since.unwrap_or(now));
-        }
-        let fresh = self.mass_since.is_some_and(|since| now < since + self.threshold_ms);
-        self.held = match self.setting {
+        let most = match all >= OWNERS_MIN {
+            true => dying as f64 > SHARE * all as f64,
+            false => all >= FLEET_MIN && dying + 1 >= all,
+        };
+        self.has_step = false;
+        self.seen = Some(SeenCensus { away, mass: census.owners_overdue > 0 && most });
+    }
+
+    /// Updates the model from the record that the sweeper has read, after the census of the pass or
+    /// in the middle of it.
+    pub fn observe_record(&mut self, record: &BrakeRecord) {
+        self.setting = record.setting.clone();
+        let Some(seen) = self.seen else { return };
+        self.held = match record.setting {
             BrakeSetting::Hold => Some("the operator holds the brake"),
-            _ if away => Some("this sweeper has just seen the store away"),
-            _ if fresh => Some("more than half of the owners would be dead at once"),
+            _ if seen.away => Some("this sweeper has just seen the store away"),
+            _ if seen.mass && !self.has_step => {
+                Some("most owners would be dead at once, and it was given no step")
+            }
             _ => None,
         };
+    }
+
+    /// Updates the model after the store has accepted a record of this sweeper: a step of the
+    /// opening brake is its own.
+    pub fn observe_swap(&mut self, next: &BrakeRecord) {
+        let is_step = next.hold.is_some_and(|hold| hold.steps > 0);
+        if is_step && self.seen.is_some_and(|seen| seen.mass && !seen.away) {
+            (self.held, self.has_step) = (None, true);
+        }
     }
 
     /// What the sweeper may do now.

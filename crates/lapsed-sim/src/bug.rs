@@ -18,7 +18,7 @@ use lapsed_core::owner::{Beat, Claim, Incarnation};
 use lapsed_core::registry::FoundEntry;
 use lapsed_core::registry::rules::{OwnerGuard, StrictOwnerGuard};
 use lapsed_core::store::Store;
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::{BrakeRecord, Overriding};
 use lapsed_core::sweep::{Batch, Census};
 use lapsed_core::{Error, Result, SystemId};
 use lapsed_embedded::Embedded;
@@ -210,17 +210,33 @@ impl PlantedBug {
         self.ended.lock().expect(LOCK).contains(&incarnation.0)
     }
 
-    /// `NoStoreAwayGrace`: removes the store-away grace by releasing the brake for ever.
+    /// `NoStoreAwayGrace`: removes the store-away grace by waiving it for ever.
     pub fn waive_grace(&self, store: &Embedded, system: &SystemId) {
-        if self.is(Bug::NoStoreAwayGrace) {
-            let setting = BrakeSetting::Release { until_ms: u64::MAX };
-            let _ = store.set_brake(system, setting).now_or_never();
+        if self.is(Bug::NoStoreAwayGrace)
+            && let Some(Ok(record)) = store.brake(system).now_or_never()
+        {
+            let _ = store.swap_brake(system, &self.keep_waiver(record.next())).now_or_never();
         }
     }
 
-    /// `NoStoreAwayGrace`: hides that release from readers of the setting.
-    pub fn hide_release(&self, setting: BrakeSetting) -> BrakeSetting {
-        if self.is(Bug::NoStoreAwayGrace) { BrakeSetting::Auto } else { setting }
+    /// `NoStoreAwayGrace`: keeps the waiver in whatever is stored.
+    pub fn keep_waiver(&self, record: BrakeRecord) -> BrakeRecord {
+        let waiver = || Overriding {
+            sweeper: "bug".to_owned(),
+            reason: "planted".to_owned(),
+            until_ms: u64::MAX,
+        };
+        let overriding =
+            if self.is(Bug::NoStoreAwayGrace) { Some(waiver()) } else { record.overriding.clone() };
+        BrakeRecord { overriding, ..record }
+    }
+
+    /// `NoStoreAwayGrace`: hides that waiver from readers of the record.
+    pub fn hide_waiver(&self, record: BrakeRecord) -> BrakeRecord {
+        match self.is(Bug::NoStoreAwayGrace) {
+            true => BrakeRecord { overriding: None, ..record },
+            false => record,
+        }
     }
 
     /// Whether a start of a known name is answered with its existing incarnation.

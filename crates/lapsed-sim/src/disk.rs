@@ -41,6 +41,8 @@ struct State {
     sync_fault: Option<SyncFault>,
     fired: Option<SyncFault>,
     lies: bool,
+    /// Whether the length was changed since the last sync.
+    resized: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,15 @@ enum Write {
 }
 
 impl Write {
+    /// Copies what it touched from what survived of it.
+    fn undo(&self, image: &mut [u8], durable: &[u8]) {
+        let Write::Data { offset, data } = self else { return };
+        let range = *offset..offset + data.len();
+        if let (Some(image), Some(durable)) = (image.get_mut(range.clone()), durable.get(range)) {
+            image.copy_from_slice(durable);
+        }
+    }
+
     fn apply(&self, bytes: &mut Vec<u8>, keeps: impl Fn(usize) -> bool) {
         match self {
             Write::Length(len) => bytes.resize(*len, 0),
@@ -122,12 +133,16 @@ impl State {
             Keep::Some(seed) => mix(seed ^ (at / SECTOR) as u64) & 1 == 1,
         };
         for write in std::mem::take(&mut self.waiting) {
-            if keep == Keep::Nothing && self.lies {
-                break;
+            if keep != Keep::Nothing || !self.lies {
+                write.apply(&mut self.durable, keeps);
             }
-            write.apply(&mut self.durable, keeps);
+            write.undo(&mut self.image, &self.durable);
         }
-        self.image = self.durable.clone();
+        // Where lengths differed, bytes may have been cut off or filled in after they were undone.
+        if self.resized || self.lies {
+            self.image.clone_from(&self.durable);
+        }
+        self.resized = false;
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -144,6 +159,7 @@ impl State {
             None => {}
         }
         if !self.lies {
+            self.resized = false;
             for write in std::mem::take(&mut self.waiting) {
                 write.apply(&mut self.durable, |_| true);
             }
@@ -186,6 +202,7 @@ impl Backend for Handle {
         let mut state = self.on()?;
         state.image.resize(len as usize, 0);
         state.waiting.push(Write::Length(len as usize));
+        state.resized = true;
         Ok(())
     }
 

@@ -41,6 +41,8 @@ struct State {
     timers_made: u64,
     frozen: BTreeSet<Process>,
     killed: BTreeSet<Process>,
+    /// Whether a process was killed whose futures were not dropped yet.
+    has_kills: bool,
     spawned: Vec<(Process, Work)>,
     next_process: Process,
 }
@@ -98,7 +100,9 @@ impl World {
 
     /// Drops all futures of `process`, now and in future.
     pub fn kill(&self, process: Process) {
-        self.lock().killed.insert(process);
+        let mut state = self.lock();
+        state.killed.insert(process);
+        state.has_kills = true;
     }
 
     /// Resolves when the true clock has moved on by `span`.
@@ -191,20 +195,22 @@ struct Task {
 pub struct Executor {
     world: Arc<World>,
     tasks: Vec<Task>,
+    /// The places of the tasks that can be polled; kept only for its memory.
+    ready: Vec<usize>,
 }
 
 impl Executor {
     /// An executor without tasks.
     pub fn new(world: &Arc<World>) -> Executor {
-        Executor { world: world.clone(), tasks: Vec::new() }
+        Executor { world: world.clone(), tasks: Vec::new(), ready: Vec::new() }
     }
 
     /// Runs all tasks until the clock reaches `until`, or no task and no timer is left.
     pub fn run(&mut self, until: Duration) {
         loop {
             self.admit();
-            let ready = ready(&self.world, &self.tasks);
-            let Some(which) = self.world.random.pick(&ready).copied() else {
+            find_ready(&self.world, &self.tasks, &mut self.ready);
+            let Some(which) = self.world.random.pick(&self.ready).copied() else {
                 match advance(&self.world, until) {
                     true => continue,
                     false => return,
@@ -223,6 +229,10 @@ impl Executor {
     fn admit(&mut self) {
         let (spawned, killed) = {
             let mut state = self.world.lock();
+            if state.spawned.is_empty() && !state.has_kills {
+                return;
+            }
+            state.has_kills = false;
             (std::mem::take(&mut state.spawned), state.killed.clone())
         };
         for (process, work) in spawned {
@@ -233,11 +243,14 @@ impl Executor {
     }
 }
 
-fn ready(world: &World, tasks: &[Task]) -> Vec<usize> {
-    let frozen = world.lock().frozen.clone();
-    let is_ready = |task: &Task| task.flag.0.load(Ordering::Acquire);
-    let ready = tasks.iter().enumerate().filter(|(_, task)| is_ready(task));
-    ready.filter(|(_, task)| !frozen.contains(&task.process)).map(|(n, _)| n).collect()
+fn find_ready(world: &World, tasks: &[Task], ready: &mut Vec<usize>) {
+    ready.clear();
+    let frozen = &world.lock().frozen;
+    for (place, task) in tasks.iter().enumerate() {
+        if task.flag.0.load(Ordering::Acquire) && !frozen.contains(&task.process) {
+            ready.push(place);
+        }
+    }
 }
 
 /// Moves the clock to the next timer; false when there is none before `until`.

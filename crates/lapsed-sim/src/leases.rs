@@ -31,6 +31,9 @@ pub const SCENARIO: &str = "leases";
 /// The width of a bucket of the expiry index.
 const WIDTH: Duration = Duration::from_secs(5);
 
+/// How long a key is kept that nobody uses: shorter than some processes stand still.
+const FORGET_AFTER: Duration = Duration::from_secs(2);
+
 /// How long the phase with faults lasts.
 const FAULTS_FOR: Duration = Duration::from_secs(150);
 
@@ -87,7 +90,8 @@ impl LeaseContext {
         let clock = ProcessClock::shared(&self.world, off_ms);
         let store = self.open(number, clock.clone());
         let id = SystemId::new(Kind::Leases, "locks").expect("it is well-formed");
-        let layout = LeasesLayout { bucket: WIDTH, ..LeasesLayout::default() };
+        let forget_after = Some(FORGET_AFTER);
+        let layout = LeasesLayout { bucket: WIDTH, forget_after, ..LeasesLayout::default() };
         let leases = store.leases(id, layout).expect("the layout is a good one");
         Actor {
             world: self.world.clone(),

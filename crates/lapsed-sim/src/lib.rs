@@ -7,8 +7,10 @@
 //! [`scenario`] (who does what), [`run`] (a whole run), and [`bug`] (the planted bugs that the
 //! simulation must find).
 //!
-//! Jobs in flight have a simulation of their own in [`jobs`], leases on an object store in
-//! [`leases`], and availability on two stores in [`availability`].
+//! [`history`] runs any of the simulations by seed, and [`campaign`] many histories on several threads.
+//!
+//! Jobs in flight have a simulation of their own in [`jobs`], sessions in [`sessions`], leases on an
+//! object store in [`leases`], and availability on two stores in [`availability`].
 //!
 //! The same seed gives the same run, down to the last line of its trace.
 
@@ -21,6 +23,7 @@ pub mod clock;
 pub mod connection;
 pub mod disk;
 pub mod executor;
+pub mod history;
 pub mod jobs;
 pub mod leases;
 pub mod model;
@@ -30,6 +33,7 @@ pub mod remote;
 pub mod run;
 pub mod run_context;
 pub mod scenario;
+pub mod sessions;
 pub mod system;
 pub mod trace;
 pub mod world;

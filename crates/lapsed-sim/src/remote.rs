@@ -5,7 +5,7 @@
 //! allow. The simulated system checks every batch against that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,7 +15,7 @@ use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::registry::{FoundEntry, RegisterAnswer, RegistryStore, TakePolicy};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::sweep::policy::SweepMode;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
@@ -57,12 +57,16 @@ impl SimRemote {
         })
     }
 
+    fn model(&self) -> MutexGuard<'_, BrakeModel> {
+        self.brake_model.lock().expect("nobody panics while holding the lock")
+    }
+
     fn may(&self) -> SweeperLimits {
-        self.brake_model.lock().expect("nobody panics while holding the lock").limits()
+        self.model().limits()
     }
 
     fn check_leads(&self, act: PassMode, term: Option<u64>) {
-        let leader = self.brake_model.lock().expect("nobody panics while holding the lock").mode;
+        let leader = self.model().mode;
         if leader == SweepMode::Leader && act == PassMode::Reclaim {
             let mut sim = self.connection.world.sim();
             let checked = sim.check_leads(&self.connection.process.name, term);
@@ -146,11 +150,6 @@ impl RegistryStore for SimRemote {
         self.connection.call("entries", op).await
     }
 
-    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
-        let claim = claim.clone();
-        self.connection.call("held by", move |sim, _| sim.held_by(&claim, limit)).await
-    }
-
     async fn restore(&self, seq: u64) -> Result<Restored> {
         self.connection.call("restore", move |sim, who| sim.restore(who, seq)).await
     }
@@ -168,10 +167,7 @@ impl Sweep for SimRemote {
 
     async fn census(&self) -> Result<Census> {
         let census = self.connection.call("census", |sim, who| sim.census(who)).await?;
-        self.brake_model
-            .lock()
-            .expect("nobody panics while holding the lock")
-            .observe_census(&census);
+        self.model().observe_census(&census);
         Ok(census)
     }
 
@@ -181,6 +177,11 @@ impl Sweep for SimRemote {
 
     fn after(&self, suspect: &Suspect) -> Cursor {
         reference_store().after(suspect)
+    }
+
+    async fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
+        let claim = claim.clone();
+        self.connection.call("held by", move |sim, _| sim.held_by(&claim, limit)).await
     }
 
     async fn reclaim(&self, batch: Batch) -> Result<BatchAnswer> {
@@ -236,14 +237,21 @@ impl Store for SimRemote {
         self.connection.call("resign", move |sim, who| sim.resign(who, term)).await
     }
 
-    async fn brake_setting(&self, _: &SystemId) -> Result<BrakeSetting> {
-        let setting = self.connection.call("setting", |sim, _| sim.brake_setting()).await?;
-        self.brake_model.lock().expect("nobody panics while holding the lock").setting = setting;
-        Ok(setting)
+    async fn brake(&self, _: &SystemId) -> Result<BrakeRecord> {
+        let record = self.connection.call("brake", |sim, _| sim.brake()).await?;
+        self.model().observe_record(&record);
+        Ok(record)
     }
 
-    async fn set_brake(&self, _: &SystemId, setting: BrakeSetting) -> Result<()> {
-        self.connection.call("set brake", move |sim, who| sim.set_brake(who, setting)).await
+    async fn swap_brake(&self, _: &SystemId, next: &BrakeRecord) -> Result<bool> {
+        let next = next.clone();
+        let swap = next.clone();
+        let accepted =
+            self.connection.call("swap brake", move |sim, who| sim.swap_brake(who, &swap)).await?;
+        if accepted {
+            self.model().observe_swap(&next);
+        }
+        Ok(accepted)
     }
 
     fn notes(&self) -> &dyn NoteStore {

@@ -83,6 +83,8 @@ pub struct SimSystem {
     broken: Option<(u64, Broken)>,
     /// Whether the store's wall clock was set while it was away: ages across it mean nothing.
     clock_was_set: bool,
+    /// When the brake last held for a mass death.
+    held_ms: u64,
     settings: Vec<lapsed_core::sweep::brake::BrakeSetting>,
 }
 
@@ -106,6 +108,7 @@ impl SimSystem {
             doubt: None,
             broken: None,
             clock_was_set: false,
+            held_ms: 0,
             settings: vec![lapsed_core::sweep::brake::BrakeSetting::Auto],
         };
         sim.open();

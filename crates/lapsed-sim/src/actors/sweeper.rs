@@ -157,7 +157,8 @@ fn policy(context: &RunContext) -> Policy {
 fn brake(context: &RunContext) -> Brake {
     let threshold = Duration::from_millis(THRESHOLD_MS);
     let policy = match context.world.bug() {
-        Some(Bug::NoBrake) => BrakePolicy { min_owners: u64::MAX, ..BrakePolicy::default() },
+        // No share is above all, and no fleet is small.
+        Some(Bug::NoBrake) => BrakePolicy { share: 1.0, min_owners: 0, ..BrakePolicy::default() },
         _ => BrakePolicy::default(),
     };
     Brake::new(policy, threshold)
@@ -165,7 +166,7 @@ fn brake(context: &RunContext) -> Brake {
 
 fn retention(context: &RunContext) -> Retention {
     match context.scenario.forgetful {
-        true => Retention { age_ms: 40_000, count: 60 },
+        true => Retention { age_ms: 40_000, count: 60, owners: 4, owners_age_ms: 10_000 },
         false => Retention::default(),
     }
 }

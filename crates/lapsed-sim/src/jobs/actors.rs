@@ -46,6 +46,7 @@ pub struct JobActors {
     request: Vec<(u64, Request)>,
     jobs: u64,
     batches: u64,
+    attempts: u64,
 }
 
 impl JobActors {
@@ -63,6 +64,7 @@ impl JobActors {
             request: Vec::new(),
             jobs: 0,
             batches: 0,
+            attempts: 0,
         }
     }
 
@@ -181,6 +183,10 @@ impl JobActors {
             worker.held.extend(strays.into_iter().filter(|job| !held.contains(&job.id)));
         }
         let limit = sim.random.between(1, 3) as usize;
+        if sim.random.odds(LOST) {
+            self.attempts += 1;
+            return sim.take_undelivered(self.attempts, claim, limit);
+        }
         match sim.take(claim, limit)? {
             Ok(_) if sim.random.odds(LOST) => self.workers[at].in_doubt = true,
             Ok(jobs) => self.workers[at].held.extend(jobs),

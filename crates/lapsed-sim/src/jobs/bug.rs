@@ -30,6 +30,9 @@ pub enum JobBug {
     BeatRevivesTheDead,
     /// An enqueue that is repeated because its answer was lost puts the job there twice.
     EnqueuedTwice,
+    /// A take whose answer did not reach the worker is not given back: its jobs stay with a worker that
+    /// sends heartbeats and does not know of them.
+    UndeliveredTakeKept,
     /// The store acknowledges before its commit is durable: the disk lies about syncs.
     AcknowledgedBeforeDurable,
 }
@@ -45,6 +48,7 @@ impl JobBug {
         JobBug::TokensBeginAnew,
         JobBug::BeatRevivesTheDead,
         JobBug::EnqueuedTwice,
+        JobBug::UndeliveredTakeKept,
         JobBug::AcknowledgedBeforeDurable,
     ];
 
@@ -53,7 +57,9 @@ impl JobBug {
         match self {
             JobBug::PutBackWithoutGuard => Promise::P1,
             JobBug::CrashNotCounted | JobBug::NoCrashLimit | JobBug::EnqueuedTwice => Promise::P3,
-            JobBug::RemoveThenPush | JobBug::AcknowledgedBeforeDurable => Promise::P4,
+            JobBug::RemoveThenPush
+            | JobBug::UndeliveredTakeKept
+            | JobBug::AcknowledgedBeforeDurable => Promise::P4,
             JobBug::TokenNotChecked
             | JobBug::TheDeadMayAct
             | JobBug::TokensBeginAnew

@@ -7,6 +7,7 @@ use lapsed_core::inflight::{
 };
 use lapsed_core::owner::{Claim, Incarnation, OwnerStore};
 use lapsed_core::receipt::Receipt;
+use lapsed_core::request::RequestId;
 use lapsed_core::sweep::{Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Suspect, Sweep};
 use lapsed_core::{Error, Name, Result};
 
@@ -118,10 +119,52 @@ impl JobSimSystem {
     }
 
     pub fn take(&mut self, claim: &Claim, limit: usize) -> CheckedCall<Result<Vec<Claimed>>> {
+        self.take_as(None, claim, limit)
+    }
+
+    /// A take whose answer does not reach the worker, as through a daemon: the daemon gives it up, and
+    /// sends the give-up twice.
+    pub fn take_undelivered(&mut self, attempt: u64, claim: &Claim, limit: usize) -> Checked {
+        let request = RequestId::unrepeatable(&format!("attempt-{attempt}"));
+        let request = request.expect("it is a valid name");
+        let Ok(jobs) = self.take_as(Some(&request), claim, limit)? else { return Ok(()) };
+        for _ in 0..2 {
+            let mut after = self.model.clone();
+            let expected = jobs.iter().rev().filter(|job| {
+                let ticket = JobTicket { id: job.id.clone(), token: job.token, incarnation: None };
+                after.finish(&ticket, &Finish::GiveBack(QueueEnd::Front)) == Finished::Done
+            });
+            let expected = expected.count();
+            let answer = match self.bug {
+                Some(JobBug::UndeliveredTakeKept) => Ok(expected),
+                _ => now(self.jobs().give_up_take(&request)),
+            };
+            self.note("daemon", format_args!("give up attempt {attempt}: {answer:?}"));
+            match answer {
+                Ok(count) => holds(count == expected, Promise::P4, || {
+                    format!("{count} jobs were given back, not {expected}")
+                })?,
+                Err(error) => return self.doubt(&error, after),
+            }
+            self.model = after;
+        }
+        self.counted("takes given up");
+        Ok(())
+    }
+
+    fn take_as(
+        &mut self,
+        request: Option<&RequestId>,
+        claim: &Claim,
+        limit: usize,
+    ) -> CheckedCall<Result<Vec<Claimed>>> {
         let number = claim.incarnation.map_or(0, |i| i.0);
         let mut after = self.model.clone();
         let expected = after.take(number, limit);
-        let answer = now(self.jobs().take(claim, &queue(), limit));
+        let answer = match request {
+            None => now(self.jobs().take(claim, &queue(), limit)),
+            Some(request) => now(self.jobs().take_once(request, claim, &queue(), limit)),
+        };
         let seen: Option<Vec<Name>> =
             answer.as_ref().ok().map(|t| t.jobs.iter().map(|job| job.id.clone()).collect());
         self.note(claim.owner.as_str(), format_args!("take by {number}: {seen:?}"));

@@ -77,8 +77,13 @@ pub struct Actor {
 /// The keys that all holders compete for, in two namespaces.
 pub fn keys() -> Vec<LeaseKey> {
     let key = |namespace, key| LeaseKey::new(namespace, key).expect("both are well-formed");
-    vec![key("blue", "a/1"), key("blue", "b"), key("red", "a/1"), key("red", "c ü")]
+    let mut keys = vec![key("blue", "a/1"), key("blue", "b"), key("red", "a/1"), key("red", "c ü")];
+    keys.extend(["0", "1", "2", "3", "4", "5"].map(|bare| key(BARE, bare)));
+    keys
 }
+
+/// The namespace of the keys without a state, which are forgotten when nobody uses them.
+pub const BARE: &str = "bare";
 
 fn number(state: Option<&LeaseState>) -> u64 {
     match state {
@@ -148,7 +153,9 @@ impl Actor {
 
     async fn held(&self, key: &LeaseKey, grant: &Grant, mut until_ns: u64, before: Option<u64>) {
         let ticket = grant.ticket();
-        self.count_up(key, &ticket, until_ns, before).await;
+        if key.namespace.as_str() != BARE {
+            self.count_up(key, &ticket, until_ns, before).await;
+        }
         for _ in 0..self.world.random.between(0, 2) {
             self.rest(500, 5_000).await;
             let sent_ns = self.now_ns();
@@ -245,8 +252,12 @@ impl Actor {
     }
 
     pub async fn pass(&self, sweeper: &Sweeper, stop: &StopSignal) -> PassReport {
+        let forgotten = self.leases.keys_forgotten();
         let report = sweeper.pass(PassMode::Reclaim, 0, stop).await;
         self.log.count("passes");
+        for _ in forgotten..self.leases.keys_forgotten() {
+            self.log.count("forgotten");
+        }
         for _ in 0..report.reclaimed {
             self.log.count("reclaimed");
         }

@@ -75,6 +75,21 @@ impl SimBucket {
         self.objects().keys().cloned().collect()
     }
 
+    /// Puts copies of every object whose name contains `word` under names with each of `others` in its
+    /// place, in their contents too. All must be equally long.
+    pub fn copy_objects(&self, word: &str, others: impl Iterator<Item = String>) {
+        let mut objects = self.objects();
+        let named = objects.iter().filter(|(name, _)| name.contains(word));
+        let models: Vec<(String, Bytes)> =
+            named.map(|(name, body)| (name.clone(), body.clone())).collect();
+        for other in others {
+            for (name, body) in &models {
+                let copy = replaced(body, word.as_bytes(), other.as_bytes());
+                objects.insert(name.replace(word, &other), copy);
+            }
+        }
+    }
+
     fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Bytes>> {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,6 +114,9 @@ impl SimBucket {
             }
         }
         let etag = etag(&body);
+        if key.ends_with(".lapsed/token-floor") && self.is(LeaseBug::TokenFloorDropped) {
+            return Answer { status: StatusCode::OK, etag: Some(etag), body: Bytes::new() };
+        }
         objects.insert(key.to_owned(), body);
         Answer { status: StatusCode::OK, etag: Some(etag), body: Bytes::new() }
     }
@@ -112,8 +130,20 @@ impl SimBucket {
         }
     }
 
-    fn delete(&self, key: &str) -> Answer {
-        self.objects().remove(key);
+    fn delete(&self, key: &str, expected: Option<&str>) -> Answer {
+        let mut objects = self.objects();
+        // The bug spares the objects of the probe, which would find it out.
+        let ignored = self.is(LeaseBug::DeleteIfIgnored) && key.contains("/meta/");
+        if let (Some(expected), false) = (expected, ignored) {
+            match objects.get(key).map(|body| etag(body)) {
+                None => return Answer::status(StatusCode::NOT_FOUND),
+                Some(present) if present != expected => {
+                    return Answer::status(StatusCode::PRECONDITION_FAILED);
+                }
+                Some(_) => {}
+            }
+        }
+        objects.remove(key);
         Answer::status(StatusCode::NO_CONTENT)
     }
 
@@ -134,28 +164,29 @@ impl SimBucket {
         let hidden = |name: &str| self.is(LeaseBug::IndexHidden) && name.contains("lease-index");
         let after = query.after.as_deref().unwrap_or("");
         let (mut keys, mut prefixes): (Vec<(String, usize)>, Vec<String>) = Default::default();
-        let mut next = None;
         let objects = self.objects();
-        for (name, body) in objects.range(query.prefix.clone()..) {
+        let mut from = query.prefix.clone().max(after.to_owned());
+        while let Some((name, body)) = objects.range(from.clone()..).next() {
             if !name.starts_with(&query.prefix) {
                 break;
             }
+            from = format!("{name}\0");
             if name.as_str() <= after || hidden(name) {
                 continue;
             }
             let rest = &name[query.prefix.len()..];
             let folder = query.delimited.then(|| rest.find('/')).flatten();
             let folder = folder.map(|at| name[..=query.prefix.len() + at].to_owned());
-            if folder.as_ref().is_some_and(|folder| after.starts_with(folder.as_str())) {
-                continue;
+            // What else is in the folder is passed over.
+            if let Some(folder) = &folder {
+                from = format!("{folder}\u{10ffff}");
             }
-            if folder.is_some() && folder.as_ref() == prefixes.last() {
-                next = next.map(|_: String| name.clone());
+            if folder.as_ref().is_some_and(|folder| after.starts_with(folder.as_str())) {
                 continue;
             }
             if keys.len() + prefixes.len() == query.max {
                 let last = keys.last().map(|(key, _)| key.clone()).max(prefixes.last().cloned());
-                next =
+                let next =
                     last.map(
                         |last| if last.ends_with('/') { format!("{last}\u{10ffff}") } else { last },
                     );
@@ -200,6 +231,16 @@ fn page(
     }
     xml.push_str("</ListBucketResult>");
     Answer { status: StatusCode::OK, etag: None, body: xml.into() }
+}
+
+fn replaced(body: &[u8], word: &[u8], other: &[u8]) -> Bytes {
+    let mut copy = body.to_vec();
+    for at in 0..(body.len() + 1).saturating_sub(word.len()) {
+        if body[at..].starts_with(word) {
+            copy[at..at + word.len()].copy_from_slice(other);
+        }
+    }
+    copy.into()
 }
 
 fn escaped(text: &str) -> String {
@@ -300,7 +341,7 @@ impl BucketConnection {
             (&Method::PUT, _) => {
                 self.bucket.put(&key, parts.body, parts.create, parts.expected.as_deref())
             }
-            (&Method::DELETE, _) => self.bucket.delete(&key),
+            (&Method::DELETE, _) => self.bucket.delete(&key, parts.expected.as_deref()),
             (&Method::POST, Some(query)) if query.starts_with("delete") => {
                 self.bucket.delete_many(&parts.body)
             }

@@ -13,6 +13,10 @@ pub enum LeaseBug {
     DateAhead,
     /// Listings hide the index, so that sweeps find no expired lease.
     IndexHidden,
+    /// A record is deleted whatever its ETag is by now, so that a key which is in use is forgotten.
+    DeleteIfIgnored,
+    /// The bucket confirms the token floor and does not keep it, so that forgotten tokens come back.
+    TokenFloorDropped,
     /// A holder goes on believing for as long again as its lease lasts.
     HolderBelievesTwice,
     /// A holder writes what it has read before it held the lease.
@@ -25,6 +29,8 @@ impl LeaseBug {
         LeaseBug::CreateOnlyIgnored,
         LeaseBug::DateAhead,
         LeaseBug::IndexHidden,
+        LeaseBug::DeleteIfIgnored,
+        LeaseBug::TokenFloorDropped,
         LeaseBug::HolderBelievesTwice,
         LeaseBug::StateReadBefore,
     ];
@@ -37,6 +43,8 @@ impl LeaseBug {
             }
             LeaseBug::DateAhead => &[Promise::P1, Promise::P5],
             LeaseBug::IndexHidden => &[Promise::P2],
+            LeaseBug::DeleteIfIgnored => &[Promise::P1, Promise::P3, Promise::P5],
+            LeaseBug::TokenFloorDropped => &[Promise::P3, Promise::P5],
             LeaseBug::HolderBelievesTwice => &[Promise::P5],
             LeaseBug::StateReadBefore => &[Promise::P4, Promise::P5],
         }

@@ -1,6 +1,6 @@
 //! The checks at the end of a run of leases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lapsed_core::leases::conformance::history;
 use lapsed_core::leases::conformance::history::What;
@@ -86,9 +86,8 @@ fn check_receipts(record: &LeaseRunRecord, ended: &LeaseEnd) -> Checked {
         let twice = receipts.insert(what, receipt);
         holds(twice.is_none(), Promise::P3, || format!("two receipts: {receipt:?} {twice:?}"))?;
     }
-    for one in &ended.described {
-        let key = format!("{}/{}", one.namespace, one.key);
-        for token in 1..=one.token.0 {
+    for (key, tokens) in granted(record, ended) {
+        for token in tokens {
             let what = (key.clone(), token);
             let receipt = receipts.get(&what);
             let right = match record.releases.get(&what) {
@@ -104,6 +103,28 @@ fn check_receipts(record: &LeaseRunRecord, ended: &LeaseEnd) -> Checked {
     }
     check_counted(record)?;
     check_belief(record, &receipts)
+}
+
+/// The tokens of each key: all from the first one under which the key got a state. Before that it may
+/// have been forgotten, and its tokens have gaps: of those, the ones that somebody was told.
+fn granted(record: &LeaseRunRecord, ended: &LeaseEnd) -> BTreeMap<String, BTreeSet<u64>> {
+    let mut granted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+    for event in &record.events {
+        granted.entry(event.key.clone()).or_default().insert(event.token);
+    }
+    let counted = record.events.iter().filter(|event| matches!(event.what, What::Counted { .. }));
+    let mut with_state: BTreeMap<String, u64> = BTreeMap::new();
+    for event in counted {
+        let first = with_state.entry(event.key.clone()).or_insert(event.token);
+        *first = (*first).min(event.token);
+    }
+    for one in &ended.described {
+        let key = format!("{}/{}", one.namespace, one.key);
+        if let Some(first) = with_state.get(&key) {
+            granted.entry(key).or_default().extend(*first..=one.token.0);
+        }
+    }
+    granted
 }
 
 /// Nobody counted what somebody else had counted.

@@ -168,18 +168,23 @@ impl Model {
         old.len() as u64
     }
 
-    /// Forgets incarnations that ended long ago and hold nothing: how many.
+    /// Forgets incarnations that hold nothing and ended long ago, or are more than are kept, those that
+    /// ended first before the others: how many.
     pub fn forget(&mut self, rows: usize, retention: Retention, now: u64) -> u64 {
         let holders: BTreeSet<u64> = self.entries.values().map(|held| held.incarnation).collect();
-        let gone = |(number, incarnation): &(&u64, &ModelIncarnation)| {
-            let aged =
-                incarnation.ended.is_some_and(|end| now.saturating_sub(end.at) > retention.age_ms);
-            aged && !holders.contains(number)
+        let all = self.incarnations.iter().filter(|(number, _)| !holders.contains(number));
+        let mut gone: Vec<(u64, u64)> =
+            all.filter_map(|(number, one)| Some((one.ended?.at, *number))).collect();
+        gone.sort_unstable();
+        let excess = gone.len().saturating_sub(retention.owners as usize);
+        let is_over = |(index, (at, _)): &(usize, (u64, u64))| {
+            let age_ms = now.saturating_sub(*at);
+            age_ms > retention.age_ms || (*index < excess && age_ms > retention.owners_age_ms)
         };
-        let gone: Vec<u64> =
-            self.incarnations.iter().filter(gone).take(rows).map(|(number, _)| *number).collect();
-        gone.iter().for_each(|number| drop(self.incarnations.remove(number)));
-        gone.len() as u64
+        let over = gone.into_iter().enumerate().take(rows).take_while(is_over);
+        let over: Vec<u64> = over.map(|(_, (_, number))| number).collect();
+        over.iter().for_each(|number| drop(self.incarnations.remove(number)));
+        over.len() as u64
     }
 
     pub fn expected_census(&self, now: u64) -> ExpectedCensus {

@@ -84,16 +84,20 @@ impl SimSystem {
     }
 
     pub(super) fn compare_state(&self, store: &SimStore, model: &Model) -> Checked {
-        self.compare_owners(store, model)?;
-        self.compare_entries(store, model)?;
-        self.compare_indexes(store, model)?;
         let census = at_once(store.registry.census()).map_err(unread)?;
+        let real = owners(store)?;
+        self.compare_owners(&real, &census, model)?;
+        self.compare_entries(store, model)?;
+        self.compare_indexes(store, &real, model)?;
         self.compare_census(&census, model)
     }
 
-    fn compare_owners(&self, store: &SimStore, model: &Model) -> Checked {
-        let real = owners(store)?;
-        let census = at_once(store.registry.census()).map_err(unread)?;
+    fn compare_owners(
+        &self,
+        real: &BTreeMap<u64, OwnerInfo>,
+        census: &Census,
+        model: &Model,
+    ) -> Checked {
         let (here, there): (Vec<_>, Vec<_>) =
             (model.incarnations.keys().collect(), real.keys().collect());
         holds(here == there, Promise::P4, || {
@@ -146,8 +150,12 @@ impl SimSystem {
         Ok(())
     }
 
-    fn compare_indexes(&self, store: &SimStore, model: &Model) -> Checked {
-        let real = owners(store)?;
+    fn compare_indexes(
+        &self,
+        store: &SimStore,
+        real: &BTreeMap<u64, OwnerInfo>,
+        model: &Model,
+    ) -> Checked {
         for (number, incarnation) in &model.incarnations {
             let claim = Claim::exact(incarnation.name.clone(), Incarnation(*number));
             let listed = match incarnation.ended {

@@ -2,7 +2,7 @@
 
 use lapsed_core::owner::Claim;
 use lapsed_core::registry::{FoundEntry, RegisterAnswer, Registered, RegistryStore, TakePolicy};
-use lapsed_core::sweep::Suspect;
+use lapsed_core::sweep::{Suspect, Sweep};
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result};
 

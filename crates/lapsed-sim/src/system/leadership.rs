@@ -4,7 +4,7 @@ use lapsed_core::Result;
 use lapsed_core::leader::Term;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeSetting;
+use lapsed_core::sweep::brake::{BrakeRecord, BrakeSetting};
 
 use crate::promise::{Broken, Checked, Promise, holds};
 use crate::system::incarnations::answer_text;
@@ -68,36 +68,69 @@ impl SimSystem {
         })
     }
 
-    /// Reads the operator's brake setting.
-    pub fn brake_setting(&mut self) -> Result<BrakeSetting> {
+    /// Reads the record of the brake.
+    pub fn brake(&mut self) -> Result<BrakeRecord> {
         let (system, settings) = (self.system.clone(), self.settings.clone());
         let planted = self.parts.planted.clone();
         let answer = self.act(
-            |store| at_once(store.embedded.brake_setting(&system)).map(|s| planted.hide_release(s)),
+            |store| at_once(store.embedded.brake(&system)).map(|r| planted.hide_waiver(r)),
             |_, _| (),
             |_, answer, ()| match answer {
-                Ok(setting) => holds(settings.contains(setting), Promise::P4, || {
-                    format!("the operator's setting is {setting:?}; it was {settings:?}")
+                Ok(record) => holds(settings.contains(&record.setting), Promise::P4, || {
+                    format!("the operator's setting is {:?}; it was {settings:?}", record.setting)
                 }),
                 Err(_) => Ok(()),
             },
         );
-        if let Ok(setting) = &answer {
-            self.settings = vec![*setting];
+        if let Ok(record) = &answer {
+            self.settings = vec![record.setting.clone()];
         }
         answer
     }
 
-    pub fn set_brake(&mut self, who: &str, setting: BrakeSetting) -> Result<()> {
-        let system = self.system.clone();
-        self.settings.push(setting);
+    /// Replaces the record of the brake, for a sweeper. Checks that the store accepts it only in
+    /// place of the record before, and a step only after a whole threshold of the hold.
+    pub fn swap_brake(&mut self, who: &str, next: &BrakeRecord) -> Result<bool> {
+        let (system, threshold_ms) = (self.system.clone(), self.parts.threshold_ms);
+        let before = self.brake()?;
+        let written = self.parts.planted.keep_waiver(next.clone());
+        if before.hold.is_some() || next.hold.is_some() {
+            self.held_ms = self.now();
+        }
         let answer = self.act(
-            |store| at_once(store.embedded.set_brake(&system, setting)),
+            |store| at_once(store.embedded.swap_brake(&system, &written)),
+            |_, _| (),
+            |_, answer, ()| {
+                let Ok(true) = answer else { return Ok(()) };
+                holds(before.version + 1 == next.version, Promise::P7, || {
+                    format!("{next:?} replaced {before:?}")
+                })?;
+                let (was, is) = (before.hold, next.hold);
+                let stepped = is.is_some_and(|is| is.steps > was.map_or(0, |was| was.steps));
+                // By the store's clock, in which the record is kept.
+                let is_due = was.zip(is).is_some_and(|(was, is)| {
+                    was.until_ms >= was.since_ms + threshold_ms && is.stepped_ms >= was.until_ms
+                });
+                holds(!stepped || is_due, Promise::P7, || {
+                    format!("{who} was granted a step too early: {before:?} -> {next:?}")
+                })
+            },
+        );
+        let line = answer_text(&answer, |accepted| accepted.to_string());
+        self.note(who, format_args!("swap brake {:?} -> {line}", next.hold));
+        answer
+    }
+
+    pub fn set_brake(&mut self, who: &str, setting: BrakeSetting) -> Result<()> {
+        let (system, ordered) = (self.system.clone(), setting.clone());
+        self.settings.push(setting.clone());
+        let answer = self.act(
+            |store| at_once(store.embedded.set_brake(&system, ordered)),
             |_, _| (),
             |_, _, ()| Ok(()),
         );
         if answer.is_ok() {
-            self.settings = vec![setting];
+            self.settings = vec![setting.clone()];
         }
         self.note(
             who,

@@ -1,6 +1,7 @@
 //! The fixed seeds: the same every time, over all scenarios; and the proof that a seed repeats.
 
-use lapsed_sim::campaign::SeedCampaign;
+use lapsed_sim::campaign::{CampaignPlan, SeedCampaign};
+use lapsed_sim::history::HistoryKind;
 use lapsed_sim::run::{RunPlan, run};
 use lapsed_sim::scenario::SCENARIOS;
 
@@ -8,15 +9,15 @@ use lapsed_sim::scenario::SCENARIOS;
 const SEEDS: u64 = 20;
 
 fn runs(from: u64) {
-    let mut campaign = SeedCampaign::new();
-    for scenario in SCENARIOS {
-        for seed in from..from + SEEDS / 2 {
-            if let Err(failure) = campaign.run(RunPlan { scenario, ..RunPlan::of_seed(seed) }) {
-                panic!("{failure}");
-            }
-        }
+    let every = |scenario| HistoryKind::Registry { scenario, bug: None };
+    let histories = |_: u64| SCENARIOS.iter().map(every).collect();
+    let (seeds, threads) = (SEEDS / 2, 1);
+    let plan =
+        CampaignPlan { from, seeds, limit: None, threads, histories: &histories, printed: false };
+    match SeedCampaign::run(&plan, |_| {}) {
+        Ok(campaign) => println!("{campaign}"),
+        Err(failure) => panic!("{failure}"),
     }
-    println!("{campaign}");
 }
 
 #[test]

@@ -3,33 +3,25 @@
 
 use std::time::Duration;
 
-use lapsed_sim::campaign::{SeedCampaign, fresh_base};
-use lapsed_sim::jobs;
-use lapsed_sim::leases;
-use lapsed_sim::run::RunPlan;
+use lapsed_sim::campaign::{CampaignPlan, SeedCampaign, fresh_base};
+use lapsed_sim::history::HistoryKind;
 
 #[test]
 fn fresh_seeds_pass() {
     let seconds = std::env::var("LAPSED_SIM_SECONDS").ok().and_then(|s| s.parse().ok());
-    let limit = Duration::from_secs(seconds.unwrap_or(20));
     let base = fresh_base();
     println!("fresh seeds from {base}");
-    let mut campaign = SeedCampaign::new();
-    for seed in base.. {
-        if campaign.took() >= limit {
-            break;
-        }
-        if let Err(failure) = campaign.run(RunPlan::of_seed(seed)) {
-            panic!("{failure}");
-        }
-        match jobs::run(seed, None, false) {
-            Ok(done) => campaign.add_jobs(&done.counts),
-            Err(failure) => panic!("{failure}"),
-        }
-        match leases::run(seed, None, false) {
-            Ok(done) => campaign.add_leases(&done.counts),
-            Err(failure) => panic!("{failure}"),
-        }
+    let plan = CampaignPlan {
+        from: base,
+        seeds: u64::MAX,
+        limit: Some(Duration::from_secs(seconds.unwrap_or(20))),
+        // Other tests run beside this one.
+        threads: 1,
+        histories: &HistoryKind::of_seed,
+        printed: false,
+    };
+    match SeedCampaign::run(&plan, |_| {}) {
+        Ok(campaign) => println!("{campaign}"),
+        Err(failure) => panic!("{failure}"),
     }
-    println!("{campaign}");
 }

@@ -9,7 +9,7 @@ const SEEDS_MAX: u64 = 40;
 
 #[test]
 fn fixed_seeds_pass() {
-    let (mut reclaimed, mut cleared, mut killed, mut told) = (0, 0, 0, 0);
+    let (mut reclaimed, mut cleared, mut killed, mut told, mut forgotten) = (0, 0, 0, 0, 0);
     for seed in 1..=SEEDS_MAX {
         let done = run(seed, None, false).unwrap_or_else(|failure| panic!("{failure}"));
         let count = |what: &str| done.counts.get(what).copied().unwrap_or(0);
@@ -17,9 +17,12 @@ fn fixed_seeds_pass() {
         cleared += count("cleared on the way");
         killed += count("killed");
         told += count("zombies told");
+        forgotten += count("forgotten");
     }
-    println!("reclaimed {reclaimed}, cleared {cleared}, killed {killed}, told {told}");
-    assert!(reclaimed > 150 && cleared > 400 && killed > 100 && told > 20);
+    println!(
+        "reclaimed {reclaimed}, cleared {cleared}, killed {killed}, told {told}, forgotten {forgotten}"
+    );
+    assert!(reclaimed > 150 && cleared > 400 && killed > 100 && told > 20 && forgotten > 100);
 }
 
 #[test]
@@ -120,7 +123,7 @@ mod regressions {
             for key in ["b", "c", "d"] {
                 other.lose_one(key).await;
             }
-            let retention = Retention { age_ms: 3_600_000, count: 1 };
+            let retention = Retention { age_ms: 3_600_000, count: 1, ..Retention::default() };
             let limits = TidyLimits { rows: 100, undeclared_max: None, retention, term: None };
             other.leases.tidy(limits).await.unwrap();
             assert_eq!(other.receipts().await, ["n/d"]);

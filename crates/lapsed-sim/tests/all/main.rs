@@ -4,10 +4,16 @@
 
 mod availability;
 mod bucket;
+mod campaign;
 mod disk;
 mod fixed_seeds;
+mod forgetting;
 mod fresh_seeds;
 mod jobs;
+mod lease_process;
 mod leases;
 mod planted_bugs;
 mod regressions;
+mod sessions;
+mod upkeep;
+mod week;

@@ -15,6 +15,8 @@ use lapsed_core::sweep::{
 use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 use lapsed_sim::disk::{Disk, Keep, SyncFault};
+use lapsed_sim::run::{RunPlan, run};
+use lapsed_sim::scenario::Scenario;
 use lapsed_sim::system::system_id;
 
 const TTL_MS: u64 = 10_000;
@@ -162,4 +164,13 @@ fn recent_deaths_are_counted_right_after_a_restart() {
     let store = store.crashed();
     store.wait(200);
     assert_eq!(block_on(store.registry.census()).unwrap().owners_died_recently, 1);
+}
+
+/// A disk error came between the end of an owner in memory and its write: the owner had ended, and the census went
+/// on counting it as live. It takes a disk that fails within a batch, so the seed that found it tells the story.
+#[test]
+fn the_census_counts_an_end_whose_write_failed() {
+    let scenario = Scenario::named("everything").expect("it exists");
+    let done = run(RunPlan { scenario, ..RunPlan::of_seed(1_008_479) });
+    done.unwrap_or_else(|failure| panic!("{failure}"));
 }
