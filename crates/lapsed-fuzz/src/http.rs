@@ -31,7 +31,12 @@ struct FuzzServer {
 
 /// Sends the request; whatever it is, an answer with status 500 is a bug of lapsed.
 pub fn read(input: &[u8]) {
-    let Some(request) = request(input) else { return };
+    send(request(input));
+}
+
+/// The same for a request that was made elsewhere, if it could be made.
+pub(crate) fn send(request: Option<Request>) {
+    let Some(request) = request else { return };
     static SERVER: OnceLock<FuzzServer> = OnceLock::new();
     let server = SERVER.get_or_init(open);
     let mut front = server.front.clone();

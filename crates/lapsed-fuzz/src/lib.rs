@@ -5,10 +5,14 @@
 //! code does with its input, and by a test that runs the corpus and a few thousand random changes of it.
 
 mod config;
+mod cursor;
+mod functions;
 mod http;
+mod jwt;
 pub mod mutate;
 mod receipt;
 mod record;
+mod webhook;
 
 /// One thing that is read.
 #[derive(Clone, Copy, Debug)]
@@ -19,11 +23,15 @@ pub struct FuzzTarget {
     pub read: fn(&[u8]),
 }
 
-pub static TARGETS: [FuzzTarget; 4] = [
+pub static TARGETS: [FuzzTarget; 8] = [
     FuzzTarget { name: "config", read: config::read },
     FuzzTarget { name: "http", read: http::read },
     FuzzTarget { name: "record", read: record::read },
     FuzzTarget { name: "receipt", read: receipt::read },
+    FuzzTarget { name: "jwt", read: jwt::read },
+    FuzzTarget { name: "functions", read: functions::read },
+    FuzzTarget { name: "cursor", read: cursor::read },
+    FuzzTarget { name: "webhook", read: webhook::read },
 ];
 
 /// The one of that name.

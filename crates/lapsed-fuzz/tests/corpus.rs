@@ -58,8 +58,44 @@ fn mutated_receipts_never_panic() {
 }
 
 #[test]
+fn mutated_jwts_never_panic_and_only_signed_ones_are_accepted() {
+    run("jwt");
+}
+
+#[test]
+fn mutated_calls_of_functions_are_refused_in_words_and_keep_the_balance() {
+    run("functions");
+}
+
+#[test]
+fn mutated_cursors_never_fail_with_a_server_error() {
+    run("cursor");
+}
+
+#[test]
+fn mutated_answers_to_webhooks_are_never_taken_for_delivered() {
+    run("webhook");
+}
+
+#[test]
 fn every_target_has_a_test_and_a_corpus() {
     let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-    assert_eq!(names, ["config", "http", "record", "receipt"]);
+    let tested = ["config", "http", "record", "receipt", "jwt", "functions", "cursor", "webhook"];
+    assert_eq!(names, tested);
     names.iter().for_each(|name| assert!(!corpus(name).is_empty(), "{name}"));
+}
+
+#[test]
+fn every_target_is_built_and_run_by_make_fuzz() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let makefile = std::fs::read_to_string(root.join("Makefile")).unwrap();
+    let list = makefile.lines().find_map(|line| line.split_once("$(or $(TARGET),")).unwrap().1;
+    let listed: Vec<&str> = list.split(')').next().unwrap().split(' ').collect();
+    let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    assert_eq!(listed, names);
+    let manifest = std::fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
+    for name in names {
+        assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+        assert!(root.join(format!("fuzz/fuzz_targets/{name}.rs")).exists(), "{name}");
+    }
 }
