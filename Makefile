@@ -4,6 +4,7 @@ TOOLS := $(CURDIR)/.tools
 DENY  := $(TOOLS)/bin/cargo-deny
 DEB   := $(TOOLS)/bin/cargo-deb
 FUZZ  := $(TOOLS)/bin/cargo-fuzz
+MUTANTS := $(TOOLS)/bin/cargo-mutants
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 ARCHIVE := lapsed-$(VERSION)-$(shell uname -m)-linux-gnu
@@ -11,7 +12,7 @@ SEEDS ?= 1000
 # Most tests wait for a clock: many at a time cost nothing.
 THREADS ?= 16
 
-.PHONY: help run demo show servers peers quick test faults screenshots schema fuzz lint bench api sim release deb clean
+.PHONY: help run demo show servers peers quick test faults mutants kills soak screenshots schema fuzz lint bench api sim week release deb clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -46,6 +47,15 @@ faults: servers ## Postgres, Valkey and daemons broken for a minute each under l
 	LAPSED_FAULT_SECONDS=$(or $(SECONDS),60) $(CARGO) test --locked -p lapsed-cli --test faults -- \
 		availability_faults::$(FAULT) --nocapture
 
+kills: servers ## kills, freezes, cut connections and failovers under load: `make kills KILLS=1000 FREEZES=100 CUTS=100 FAILOVERS=20`
+	KILLS=$(or $(KILLS),20) FREEZES=$(or $(FREEZES),4) CUTS=$(or $(CUTS),8) FAILOVERS=$(or $(FAILOVERS),2) \
+		SECONDS=$(or $(SECONDS),0) $(CARGO) test --locked -p lapsed-cli --test faults -- \
+		--ignored --nocapture --test-threads 1 kills::kills kills::failovers
+
+soak: ## an hour with 100,000 owners, churn and restarts: `make soak OWNERS=100000 SECONDS=3600`
+	OWNERS=$(or $(OWNERS),100000) SECONDS=$(or $(SECONDS),3600) $(CARGO) test --release --locked -p lapsed-cli \
+		--test faults -- --ignored --nocapture soak::
+
 schema: servers ## the API against its own description, for longer: `make schema SECONDS=600 SEED=7`
 	LAPSED_SCHEMA_SECONDS=$(or $(SECONDS),300) LAPSED_SCHEMA_SEED=$(SEED) $(CARGO) test --locked -p lapsed-cli \
 		--test all schema_fuzzing:: -- --nocapture
@@ -54,11 +64,18 @@ screenshots: servers ## pictures of the dashboard for the documentation, of `lap
 	$(CARGO) test --locked -p lapsed-cli --test browser -- --ignored pictures
 
 fuzz: $(FUZZ) ## what is read from outside, given anything: `make fuzz TARGET=http SECONDS=600`, or each for a minute
-	@for target in $(or $(TARGET),config http record receipt); do \
+	@for target in $(or $(TARGET),config http record receipt jwt functions cursor webhook); do \
 		mkdir -p fuzz/target/corpus/$$target; \
 		$(FUZZ) run --sanitizer none $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
 			-max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=4096 || exit 1; \
 	done
+
+# Rules, sweep, leader and brake of the core; the tests that need no server notice what is broken in them.
+mutants: servers $(MUTANTS) ## break rules, engine and scripts one place at a time; every survivor is in docs/mutants.md (hours; a part: `SHARD=0/20`)
+	$(MUTANTS) mutants --package lapsed-core --test-package lapsed-core,lapsed-embedded --baseline skip --timeout 300 \
+		$(foreach file,sweep.rs sweep/** leader.rs */rules.rs,-f 'crates/lapsed-core/src/$(file)') \
+		$(if $(SHARD),--shard $(SHARD)) -- --locked --lib --test all
+	scripts/lua_mutants.py $(if $(SHARD),--shard $(SHARD))
 
 lint: $(DENY) ## fmt, clippy, rustdoc, licences, sources and advisories of dependencies
 	$(CARGO) fmt --all --check
@@ -76,6 +93,9 @@ api: ## write docs/api.md anew from the OpenAPI document of the binary
 
 sim: ## more seeds: `make sim SEEDS=100000`; one again: `make sim SEED=42`
 	$(CARGO) run --release --locked -p lapsed-sim -- $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS))
+
+week: ## what leases in a bucket cost: 200,000 keys, three daemons, seven days of virtual time
+	$(CARGO) test --release --locked -p lapsed-sim --test all week:: -- --ignored --nocapture
 
 release: ## dist/: the binary with man pages, completions and what deploy/ has, as a tar.gz with its sha256
 	$(CARGO) build --release --locked -p lapsed-cli
@@ -98,6 +118,9 @@ clean: ## remove what was built
 
 $(FUZZ):
 	$(CARGO) install cargo-fuzz --version 0.13.1 --locked --root $(TOOLS) --debug --quiet
+
+$(MUTANTS):
+	$(CARGO) install cargo-mutants --version 27.1.0 --locked --root $(TOOLS) --debug --quiet
 
 $(DENY):
 	$(CARGO) install cargo-deny --version 0.20.2 --locked --root $(TOOLS) --no-default-features --debug --quiet

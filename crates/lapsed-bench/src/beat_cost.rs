@@ -2,6 +2,7 @@
 //! each and 1,000 each, by key and by handle.
 
 use anyhow::Result;
+use lapsed_core::owner::OwnerStore;
 
 use crate::beats::{BeatOrder, rate};
 use crate::bench::{Bench, progress};

@@ -64,9 +64,9 @@ impl LapsedLeases {
         let brake = Arc::new(Brake::new(BrakePolicy::default(), leases.threshold()));
         let operations = Arc::new(Leases::new(
             LeasesParts::new(leases.clone(), Arc::new(store.clone()), TTL)
-                .decision_ttl(TTL)
                 .brake(brake.clone())
                 .timeout(Duration::from_secs(60)),
+            TTL,
         ));
         let timed = Arc::new(TimedSweep::new(leases.clone()));
         // Neither an idle grace nor a rest for each entry: those are for stores where requests are paid.

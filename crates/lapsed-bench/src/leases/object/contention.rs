@@ -75,8 +75,8 @@ async fn take_turns(task: &Task) -> Result<ContentionResult> {
     let place = task.address.open(PREFIX)?;
     let leases = Leases::new(
         LeasesParts::new(place.leases.clone(), place.store.clone(), TTL)
-            .decision_ttl(TTL)
             .timeout(Duration::from_secs(60)),
+        TTL,
     );
     let acquire = AcquireRequest {
         key: lease_key("ns", 0)?,
