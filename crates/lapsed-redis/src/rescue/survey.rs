@@ -11,7 +11,7 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
 
-use super::profile::{HeldJob, Seen};
+use super::profile::{HeldJob, LookRequest, Seen};
 use super::reader::Reader;
 use super::{LOCK, RescuedInflight};
 
@@ -124,7 +124,8 @@ impl RescuedInflight {
         let connection = &self.context().connection;
         let reader = Reader { connection, clock: &**self.context_clock() };
         let facts = self.profile.facts();
-        let seen = self.profile.look(&reader, self.limit).await?;
+        let own = Some(&self.shard().prefix);
+        let seen = self.profile.look(&reader, LookRequest { limit: self.limit, act, own }).await?;
         let now_ms = reader.now_ms().await?;
         let mut seen = seen.unwrap_or_default();
         seen.jobs

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
 use super::reader::{Reader, ScanLimits};
 use crate::script::{Script, rescue_script};
 
@@ -84,7 +84,7 @@ impl Profile for BullMq {
         known.at_ms = u64::MAX;
     }
 
-    async fn look(&self, reader: &Reader<'_>, _: Duration) -> Result<Option<Seen>> {
+    async fn look(&self, reader: &Reader<'_>, _: LookRequest<'_>) -> Result<Option<Seen>> {
         let mut seen = Seen { silence_is_noticed: true, ..Seen::default() };
         let bases = self.bases(reader).await?;
         let queues = self.queues(reader, bases, &mut seen).await?;

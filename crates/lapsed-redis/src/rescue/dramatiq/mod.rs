@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
 use super::reader::{Reader, ScanLimits};
 use crate::script::{Script, rescue_script};
 
@@ -76,14 +76,14 @@ impl Profile for Dramatiq {
         *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
     }
 
-    async fn look(&self, reader: &Reader<'_>, limit: Duration) -> Result<Option<Seen>> {
+    async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
         let mut seen = Seen { ..Seen::default() };
         let mut is_there = false;
         for namespace in self.namespaces() {
             let heartbeats = format!("{namespace}:__heartbeats__");
             if reader.kind(heartbeats.as_bytes()).await? == "zset" {
                 is_there = true;
-                self.look_at(reader, &namespace, limit, &mut seen).await?;
+                self.look_at(reader, &namespace, request.limit, &mut seen).await?;
             }
         }
         Ok(is_there.then_some(seen))

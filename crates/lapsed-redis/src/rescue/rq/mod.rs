@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
@@ -61,7 +61,7 @@ impl Profile for Rq {
         false
     }
 
-    async fn look(&self, reader: &Reader<'_>, limit: Duration) -> Result<Option<Seen>> {
+    async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
         let (queues, workers) =
             (reader.kind(b"rq:queues").await?, reader.kind(b"rq:workers").await?);
         if queues != "set" && workers != "set" {
@@ -75,7 +75,7 @@ impl Profile for Rq {
             running.extend(self.running(reader, queue, &mut seen).await?);
         }
         self.read_workers(reader, &mut running).await?;
-        let has_pubsub = self.ask_connections(reader, &running, &mut seen, limit).await?;
+        let has_pubsub = self.ask_connections(reader, &running, &mut seen, request.limit).await?;
         for one in running {
             self.add(one, has_pubsub, &mut seen);
         }
