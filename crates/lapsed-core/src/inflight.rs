@@ -322,6 +322,9 @@ pub struct RecoveredJob {
     /// The payload, if the job was dropped and only the receipt keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<String>,
+    /// The queue that the job is on now, if the policy moves jobs of dead workers to another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<Name>,
     /// Where the dead letter was put, in words, if the application keeps it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_in: Option<String>,

@@ -7,6 +7,7 @@
 --       7 threshold_ms  8 TTL of the lock in s  9 TTL of the application's keys in s  10 format of the
 --       queues  11 way  12 crashes_max  13 crash_window_ms  14 age_max_ms  15 how many
 --       queues  16 how many suspects  17 where dead letters go: `sidekiq` or `lapsed`
+--       18 the queue of way `m`, or empty
 --       then the names of the queues (`\1dead`: Sidekiq's set of dead jobs, which is no queue), then for
 --       each suspect: id, which of the processes (0: none)
 -- Answers  {'again', names of queues that are needed and were not named}: nothing was done
@@ -25,7 +26,7 @@ local sweeper, number, act = ARGV[1], ARGV[2], ARGV[4] == 'reclaim'
 local threshold, lock_ttl, keys_ttl, format = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9]), ARGV[10]
 local rule = { way = ARGV[11], crashes_max = tonumber(ARGV[12]), age_max = tonumber(ARGV[14]) }
 local window, queues, count = tonumber(ARGV[13]), tonumber(ARGV[15]), tonumber(ARGV[16])
-local to_sidekiq, DEAD_SET = ARGV[17] == 'sidekiq', '\1dead'
+local to_sidekiq, move_to, DEAD_SET = ARGV[17] == 'sidekiq', ARGV[18], '\1dead'
 local details = {}
 for _, key in ipairs({ KEYS[20], KEYS[21] }) do
   details[#details + 1] = key ~= KEYS[1] and key or nil
@@ -57,7 +58,7 @@ end
 -- Each queue and each process is looked at once, and only if somebody needs it.
 local queue_of = {}
 for n = 1, queues do
-  queue_of[ARGV[17 + n]] = { name = ARGV[17 + n], key = KEYS[21 + n], payloads = {} }
+  queue_of[ARGV[18 + n]] = { name = ARGV[18 + n], key = KEYS[21 + n], payloads = {} }
 end
 local function takes(queue)
   if queue.takes == nil then
@@ -154,14 +155,15 @@ end
 local function judge_job(s)
   local times = counting(logs[s.crash_id] or '', window, now)
   note_crash(times, threshold, now)
-  s.did, s.extra = decide(rule, '', '', true, #times, now - s.deadline)
+  local moved
+  s.did, s.extra, moved = decide(rule, '', '', true, #times, now - s.deadline)
   if s.did == 'd' then
     local no_letter = judge_letter(s)
     if no_letter then
       return no_letter
     end
   elseif s.did == 'p' then
-    s.target = needed(s.queue)
+    s.target = needed(moved and move_to or s.queue)
     if not s.target then
       return 'N'
     end
@@ -174,6 +176,7 @@ local function judge_job(s)
   logs[s.crash_id] = log
   s.crashes = #times
   s.note = s.did .. (s.did == 'd' and s.extra or '') .. (s.to_sidekiq and 's' or '') .. ':0:' .. #times .. ':' .. s.queue
+    .. (moved and '\1' .. move_to or '')
   if s.did ~= 'p' then
     s.tail = pack_tail('0', '', '', log, s.queue, s.payload)
   end
@@ -182,7 +185,7 @@ end
 
 local suspects, ids, seen = {}, {}, {}
 for n = 1, count do
-  local at = 16 + queues + 2 * n
+  local at = 17 + queues + 2 * n
   suspects[n] = { id = ARGV[at], process = tonumber(ARGV[at + 1]) }
   ids[n] = ARGV[at]
 end
@@ -298,7 +301,7 @@ local function put_all()
     if format ~= 'sidekiq' then
       redis.call('SADD', names_key, queue.name)
     end
-    queue_put(format, queue.key, names_key, queue.name, queue.payloads, rule.way ~= 'b')
+    queue_put(format, queue.key, names_key, queue.name, queue.payloads, rule.way == 'f')
   end
 end
 

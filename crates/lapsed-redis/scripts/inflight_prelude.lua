@@ -103,8 +103,8 @@ local function counting(crashes, window, now)
   return kept
 end
 
--- What becomes of a job: `p` put back (and whether to the front), `d` dead letter and why, `x`
--- dropped. The same rule as `rules::decide`.
+-- What becomes of a job: `p` put back (and whether to the front, and whether on the queue that the rule moves jobs to),
+-- `d` dead letter and why, `x` dropped. The same rule as `rules::decide`.
 local function decide(rule, way, crashes_max, crashed, crashes, late)
   way = way ~= '' and way or rule.way
   local front = way ~= 'b'
@@ -123,7 +123,7 @@ local function decide(rule, way, crashes_max, crashed, crashes, late)
   if most > 0 and crashes >= most then
     return 'd', 'c'
   end
-  return 'p', front
+  return 'p', front and way ~= 'm', way == 'm'
 end
 
 -- On a queue that is the application's a job keeps no record while it waits there. Its crashes are

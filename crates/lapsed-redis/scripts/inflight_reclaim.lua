@@ -4,7 +4,7 @@
 --       it; then some queues
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 format  8 way  9 crashes_max  10 crash window_ms  11 age_max_ms  12 outbox, or empty
---       13 how many groups  14 how many queues, then their names, then for each group:
+--       13 how many groups  14 how many queues  15 the queue of way `m`, or empty; then the names of the queues, then for each group:
 --       incarnation  owner  how many jobs  their ids
 -- Answers  {'again', queue...}: nothing was done; call once more with these
 --          {now_ms, held_us, owners ended, first receipt, [deadline_ms, how, codes, rows] a group}
@@ -21,7 +21,7 @@ local K = base(KEYS)
 K.jobs, K.dead, K.queues, K.crashes, K.crashes_at, K.set = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
 local now, began = clock()
 local sweeper, number, term, act = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == 'reclaim'
-local format, outbox = ARGV[7], ARGV[12]
+local format, outbox, move_to = ARGV[7], ARGV[12], ARGV[15]
 local rule = { way = ARGV[8], crashes_max = tonumber(ARGV[9]), age_max = tonumber(ARGV[11]) }
 local moment = whole(now)
 local window, count, given = tonumber(ARGV[10]), tonumber(ARGV[13]), tonumber(ARGV[14])
@@ -45,7 +45,7 @@ end
 -- Queues: where they are, and whether they take something.
 local keys, takes, missing = {}, {}, { 'again' }
 for i = 1, given do
-  keys[ARGV[14 + i]] = KEYS[17 + 2 * count + i]
+  keys[ARGV[15 + i]] = KEYS[17 + 2 * count + i]
 end
 local function is_open(name)
   if takes[name] == nil then
@@ -59,7 +59,7 @@ local function is_open(name)
   return takes[name]
 end
 
-local groups, at, reclaimed = {}, 15 + given, 0
+local groups, at, reclaimed = {}, 16 + given, 0
 for g = 1, count do
   local inc, size = ARGV[at], tonumber(ARGV[at + 2])
   -- Of the jobs that are taken from it, in the order of the batch: what each array says.
@@ -98,7 +98,7 @@ for g = 1, count do
     local codes, records, crashed, seen = {}, every('HMGET', K.jobs, ids), group.how == 'd', {}
     local late, jobs, rows = now - group.deadline, group.jobs, group.rows
     -- Most jobs have not crashed before and are alike: what becomes of them is decided once.
-    local alike, did, extra, note = nil, nil, nil, nil
+    local alike, did, extra, moved, note = nil, nil, nil, nil, nil
     for i = 1, size do
       local id, record, code = ids[i], records[i], 'R'
       local token, holder, from, most, way, before, crashes, after, queue
@@ -125,15 +125,16 @@ for g = 1, count do
             kept[#kept + 1] = moment
           end
           log, alike = table.concat(kept, ','), crashes == '' and kind or nil
-          did, extra = decide(rule, way, most, crashed, #kept, late)
-          note = ':' .. #kept .. ':' .. queue
+          did, extra, moved = decide(rule, way, most, crashed, #kept, late)
+          note = ':' .. #kept .. ':' .. queue .. (moved and '\1' .. move_to or '')
         end
-        local place = outbox ~= '' and outbox or queue
+        local place = moved and move_to or outbox ~= '' and outbox or queue
         if did == 'p' and not is_open(place) then
           code = 'N'
         else
           local n = #jobs + 1
-          local tail = string.sub(record, from, before - 1) .. log .. string.sub(record, after)
+          local rest = moved and ':' .. move_to .. string.sub(record, after + 1 + #queue) or string.sub(record, after)
+          local tail = string.sub(record, from, before - 1) .. log .. rest
           jobs[n], group.tokens[n], group.tails[n], group.dids[n] = id, tonumber(token), tail, did
           group.extras[n], group.places[n], group.logs[n] = extra or false, place, log
           rows[3 * n - 2], rows[3 * n - 1] = id, did .. (did == 'd' and extra or '') .. ':' .. token .. note

@@ -37,12 +37,13 @@ pub struct InflightBuilder {
     settings: Settings,
     ttl: Duration,
     recovery: RecoveryPolicy,
+    move_to: Option<String>,
 }
 
 impl InflightBuilder {
     pub(crate) fn new(settings: Settings) -> Self {
         let ttl = Duration::from_millis(ORPHAN_THRESHOLD_MS);
-        InflightBuilder { settings, ttl, recovery: RecoveryPolicy::default() }
+        InflightBuilder { settings, ttl, recovery: RecoveryPolicy::default(), move_to: None }
     }
 
     /// How long a worker may be silent before it is dead; by default 5 min.
@@ -54,6 +55,12 @@ impl InflightBuilder {
     /// Where the jobs of a dead worker go; by default to the front of their queue.
     pub fn on_death(mut self, on_death: OnDeath) -> Self {
         self.recovery.on_death = on_death;
+        self
+    }
+
+    /// Moves the jobs of a dead worker to the back of another queue, to which they belong from then on.
+    pub fn move_on_death(mut self, queue: &str) -> Self {
+        self.move_to = Some(queue.to_owned());
         self
     }
 
@@ -74,7 +81,9 @@ impl InflightBuilder {
         let assembly = self.settings.assembly(self.ttl)?;
         let store = self.settings.lapsed.store();
         let beat_every = Duration::from_millis(HEARTBEAT_INTERVAL_MS).min(self.ttl / 3);
-        let spec = InflightSpec::new(self.ttl, beat_every, self.recovery.clone());
+        let move_to = self.move_to.as_deref().map(Name::new).transpose()?;
+        let recovery = RecoveryPolicy { move_to, ..self.recovery.clone() };
+        let spec = InflightSpec::new(self.ttl, beat_every, recovery);
         let inflight = assembly.inflight(store, self.settings.id()?, spec)?;
         let running = self.settings.run(&assembly, inflight.clone(), store.store());
         let process = self.settings.lapsed.process().to_owned();

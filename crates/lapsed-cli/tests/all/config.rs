@@ -161,6 +161,10 @@ fn every_inflight_key_is_validated() {
         ("orphan_threshold = \"30s\"\nheartbeat_interval = \"1m\"", "below orphan_threshold (30s)"),
         ("heartbeat_ttl = \"1m\"\norphan_threshold = \"1m\"", "duplicate"),
         ("on_death = \"frnt\"", "`front`"),
+        ("on_death = { queu = \"slow\" }", "`queue`"),
+        ("on_death = { queue = \"\" }", "empty"),
+        ("on_death = { queue = \"slow\" }\nwebhook = \"http://h\"", "`webhook` takes every job"),
+        ("sweep = { per_second = 0 }", "must be above 0"),
         ("crashes_max = -1", "crashes_max"),
         ("crash_window = \"0s\"", "longer than 0"),
         ("max_age = \"soon\"", "`0s` for no limit"),
@@ -208,6 +212,15 @@ fn check_prints_the_inflight_plan() {
         "max_age = 0s",
     ] {
         assert!(other.out.contains(word), "{word}: {other:?}");
+    }
+    let moved =
+        check(&jobs("on_death = { queue = \"slow\" }\nsweep = { per_second = 100 }"), &[]).out;
+    for word in [
+        "is moved to the queue `slow`",
+        "on_death = { queue = \"slow\" }",
+        "sweep.per_second = 100",
+    ] {
+        assert!(moved.contains(word), "{word}: {moved}");
     }
     let dropped = check(&jobs("on_death = \"drop\""), &[]).out;
     assert!(dropped.contains("is dropped") && !dropped.contains("a dead letter"), "{dropped}");

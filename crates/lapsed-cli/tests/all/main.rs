@@ -56,6 +56,7 @@ mod redis;
 mod redis_functions;
 mod redis_tls;
 mod repeated_requests;
+mod rescue_path;
 mod schema_fuzzing;
 mod service_manager;
 mod sessions;

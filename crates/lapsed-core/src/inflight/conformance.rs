@@ -271,6 +271,7 @@ macro_rules! inflight_conformance {
             retiring_puts_back_without_a_crash,
             a_lost_answer_is_settled_by_batch,
             with_an_outbox_all_returned_jobs_go_to_it,
+            jobs_of_dead_workers_are_moved_to_another_queue,
         ]);
         $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], repeats: [
             a_repeated_take_gets_the_same_jobs,

@@ -129,6 +129,9 @@ pub struct RecoveryPolicy {
     /// their queues go to this one instead, from which the application delivers them. A job keeps
     /// the name of its own queue.
     pub outbox: Option<Name>,
+    /// Jobs of dead workers that would go back to their queue go to the back of this one instead, and belong to it from
+    /// then on. A job that says itself what happens to it is not moved.
+    pub move_to: Option<Name>,
 }
 
 impl Default for RecoveryPolicy {
@@ -140,6 +143,7 @@ impl Default for RecoveryPolicy {
             crash_window_ms: 72 * HOUR_MS,
             age_max_ms: 7 * 24 * HOUR_MS,
             outbox: None,
+            move_to: None,
         }
     }
 }
@@ -167,6 +171,8 @@ pub struct JobCase<'a> {
 pub enum JobDecision {
     /// It goes back to its queue.
     PutBack(QueueEnd),
+    /// It goes to the back of [`RecoveryPolicy::move_to`].
+    Move,
     DeadLetter(DeadLetterReason),
     Drop,
 }
@@ -205,7 +211,10 @@ pub fn decide(case: &JobCase<'_>) -> JobDecision {
     if crashes_max > 0 && crashes >= crashes_max {
         return JobDecision::DeadLetter(DeadLetterReason::Crashes);
     }
-    JobDecision::PutBack(end)
+    match (&recovery.move_to, case.on_death) {
+        (Some(_), None) => JobDecision::Move,
+        _ => JobDecision::PutBack(end),
+    }
 }
 
 #[cfg(test)]
@@ -218,6 +227,7 @@ mod tests {
         crash_window_ms: 1_000,
         age_max_ms: 500,
         outbox: None,
+        move_to: None,
     };
 
     fn case(crashes: &[u64]) -> JobCase<'_> {
@@ -254,6 +264,19 @@ mod tests {
         let long_ago = |now_ms| decide(&JobCase { now_ms, ..case(&[]) });
         assert_eq!(long_ago(10_500), JobDecision::PutBack(QueueEnd::Front));
         assert_eq!(long_ago(10_501), JobDecision::DeadLetter(DeadLetterReason::TooOld));
+    }
+
+    #[test]
+    fn only_jobs_of_dead_workers_that_would_go_back_are_moved() {
+        let moving = RecoveryPolicy { move_to: Name::new("slow").ok(), ..RECOVERY };
+        let case = |crashes| JobCase { recovery: &moving, ..case(crashes) };
+        assert_eq!(decide(&case(&[])), JobDecision::Move);
+        let own = JobCase { on_death: Some(OnDeath::Back), ..case(&[]) };
+        assert_eq!(decide(&own), JobDecision::PutBack(QueueEnd::Back));
+        let retired = JobCase { crashed: false, ..case(&[]) };
+        assert_eq!(decide(&retired), JobDecision::PutBack(QueueEnd::Front));
+        let third = decide(&case(&[9_500, 9_600]));
+        assert_eq!(third, JobDecision::DeadLetter(DeadLetterReason::Crashes));
     }
 
     #[test]

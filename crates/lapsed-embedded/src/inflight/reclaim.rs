@@ -149,6 +149,13 @@ impl Core {
                 let (id, payload) = (id.clone(), body.payload.to_vec());
                 returning.push(Returning { token: dead.token, id, head, payload });
             }
+            JobDecision::Move => {
+                let to = self.recovery.move_to.clone().unwrap_or_else(|| head.queue.clone());
+                head.queue = to.clone();
+                let bytes = head.bytes()?;
+                self.put_on(tx, &to, QueueEnd::Back, id, Body { head: &bytes, ..body })?;
+                kept.recovered.moved_to = Some(to);
+            }
             JobDecision::DeadLetter(why) => {
                 let bytes = head.bytes()?;
                 let death = Death { why, at_ms: now_ms, error: None };
@@ -174,6 +181,7 @@ impl Core {
             did: RecoveryAction::PutBack,
             why: None,
             payload: None,
+            moved_to: None,
             kept_in: None,
         };
         Kept { recovered, entered_ms: None, on_death: None, crashes_max: None }

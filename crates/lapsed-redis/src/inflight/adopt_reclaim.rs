@@ -11,7 +11,7 @@ use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect
 use lapsed_core::{Error, Name, Result};
 
 use super::adopt::{AdoptedInflight, LOCK};
-use super::records::{recovered, way_letter};
+use super::records::{policy_way, recovered};
 use crate::script;
 use crate::system_context::Args;
 
@@ -97,13 +97,14 @@ impl AdoptedInflight {
             .arg(layout.lock_ttl_s())
             .arg(layout.keys_ttl_s())
             .arg(layout.queues.as_str())
-            .arg(way_letter(Some(recovery.on_death)))
+            .arg(policy_way(recovery))
             .arg(recovery.crashes_max)
             .arg(recovery.crash_window_ms)
             .arg(recovery.age_max_ms)
             .arg(queues.len())
             .arg(batch.suspects.len())
-            .arg(layout.dead_letter.as_str());
+            .arg(layout.dead_letter.as_str())
+            .arg(recovery.move_to.as_ref().map_or("", Name::as_str));
         for name in queues {
             args = args.key(self.queue_key(name));
             args.args.push(name.clone());
@@ -240,17 +241,20 @@ pub(crate) fn log_recovery(receipt: &Receipt) {
         return;
     };
     let (system, job, owner) = (&receipt.id.system, &receipt.key, &receipt.owner);
-    let RecoveredJob { queue, crashes, did, why, kept_in, .. } = recovered;
-    match did {
-        RecoveryAction::PutBack => {
+    let RecoveredJob { queue, crashes, did, why, moved_to, kept_in, .. } = recovered;
+    match (did, moved_to) {
+        (RecoveryAction::PutBack, Some(to)) => {
+            tracing::info!(%system, %job, %queue, %to, %owner, crashes, "an orphaned job was moved to another queue");
+        }
+        (RecoveryAction::PutBack, None) => {
             tracing::info!(%system, %job, %queue, %owner, crashes, "an orphaned job is back on its queue");
         }
-        RecoveryAction::DeadLetter => {
+        (RecoveryAction::DeadLetter, _) => {
             let why = why.map_or("", DeadLetterReason::as_str);
             let kept_in = kept_in.as_deref().unwrap_or("lapsed");
             tracing::warn!(%system, %job, %queue, %owner, crashes, why, kept_in, "an orphaned job is a dead letter");
         }
-        RecoveryAction::Dropped => {
+        (RecoveryAction::Dropped, _) => {
             let rule = OnDeath::Drop;
             tracing::warn!(%system, %job, %queue, %owner, crashes, %rule, "an orphaned job was dropped");
         }

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::native::NativeInflight;
 use super::operations::{AnswerWords, number};
-use super::records::{recovered, way_letter};
+use super::records::{policy_way, recovered};
 use crate::held_entries::{held_key, lost_key};
 use crate::receipt_item::{ReceiptRow, jobs};
 use crate::receipts::reason_of;
@@ -93,13 +93,14 @@ impl NativeInflight {
             .arg(seen_ms)
             .arg(self.context().gap().as_millis())
             .arg(self.format().as_str())
-            .arg(way_letter(Some(rule.on_death)))
+            .arg(policy_way(rule))
             .arg(rule.crashes_max)
             .arg(rule.crash_window_ms.min(1 << 50))
             .arg(rule.age_max_ms.min(1 << 50))
             .arg(self.outbox())
             .arg(groups.len())
-            .arg(queues.len());
+            .arg(queues.len())
+            .arg(rule.move_to.as_ref().map_or("", Name::as_str));
         args = queues.iter().fold(args, |args, queue| args.arg(queue));
         for group in groups {
             let inc = group.inc.to_string();

@@ -1,6 +1,6 @@
 //! One job as the scripts write it down: see `inflight_prelude.lua`.
 
-use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, counting};
+use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, RecoveryPolicy, counting};
 use lapsed_core::inflight::{JobToken, RecoveredJob, RecoveryAction};
 use lapsed_core::{Name, Result};
 
@@ -98,6 +98,11 @@ pub(crate) fn way_letter(way: Option<OnDeath>) -> &'static str {
     }
 }
 
+/// What the policy does with jobs that do not say it themselves; `m`: they move to another queue.
+pub(crate) fn policy_way(recovery: &RecoveryPolicy) -> &'static str {
+    if recovery.move_to.is_some() { "m" } else { way_letter(Some(recovery.on_death)) }
+}
+
 fn why_of(letter: u8) -> Option<DeadLetterReason> {
     match letter {
         b'f' => Some(DeadLetterReason::Failed),
@@ -108,12 +113,21 @@ fn why_of(letter: u8) -> Option<DeadLetterReason> {
     }
 }
 
+/// Between the queue of a job and the one that it was moved to. Names contain no control characters.
+const MOVED: char = '\u{1}';
+
 /// What a receipt says: `did`, why and where (`s`: in Sidekiq's set), the claim, how many crashes, the
-/// queue. `tail` is what it keeps of a dropped job.
+/// queue, and the queue that it was moved to, if it was. `tail` is what it keeps of a dropped job.
 pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob> {
     let mut parts = note.splitn(4, ':');
     let mut did = parts.next()?.bytes();
     let (what, why, place) = (did.next()?, did.next(), did.next());
+    let (token, crashes) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let queue = parts.next()?;
+    let (queue, moved_to) = match queue.split_once(MOVED) {
+        Some((queue, to)) => (queue, Some(Name::new(to).ok()?)),
+        None => (queue, None),
+    };
     Some(RecoveredJob {
         did: match what {
             b'p' => RecoveryAction::PutBack,
@@ -122,9 +136,10 @@ pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob>
             _ => return None,
         },
         why: why.and_then(why_of),
-        token: JobToken(parts.next()?.parse().ok()?),
-        crashes: parts.next()?.parse().ok()?,
-        queue: Name::new(parts.next()?).ok()?,
+        token: JobToken(token),
+        crashes,
+        queue: Name::new(queue).ok()?,
+        moved_to,
         payload: tail.and_then(RecordTail::read).map(|tail| tail.shown()),
         kept_in: (place == Some(b's')).then(|| IN_SIDEKIQ.to_owned()),
     })

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::OnDeath;
 use lapsed_core::sweep::policy::SweepMode;
 use serde::Serialize;
 
@@ -92,7 +91,7 @@ impl<T: Show> Show for Option<T> {
 macro_rules! show_as_displayed {
     ($($t:ty),*) => { $(impl Show for $t { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_displayed!(u64, u32, usize, u16, f64, bool, String, OnDeath);
+show_as_displayed!(u64, u32, usize, u16, f64, bool, String);
 
 /// Collects the effective values while a section is read.
 #[derive(Debug, Default)]

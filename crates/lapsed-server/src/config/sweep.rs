@@ -31,6 +31,7 @@ pub struct SweepSection {
     hold: Option<Span>,
     op_delay: Option<Span>,
     share: Option<f64>,
+    per_second: Option<u32>,
     #[serde(alias = "max_ops_per_run")]
     max_ops: Option<u64>,
     #[serde(alias = "max_runtime_per_run")]
@@ -96,7 +97,8 @@ impl SweepSection {
             PauseAfter::AfterBatch => (delay, Duration::ZERO),
             PauseAfter::AfterEntry => (Duration::ZERO, delay),
         };
-        let policy = Policy {
+        let per_second = pick.value("sweep.per_second", self.per_second.map(Some), None);
+        let mut policy = Policy {
             every: pick.value("sweep.every", span(self.every), default.every),
             jitter: pick.value("sweep.jitter", self.jitter, default.jitter),
             batch: pick.value("sweep.batch", self.batch, default.batch),
@@ -112,10 +114,23 @@ impl SweepSection {
             when_capped: default.when_capped,
             term_ttl: default.term_ttl,
         };
+        if let Some(entries) = per_second {
+            if entries == 0 {
+                let what = "must be above 0; leave it out for no limit";
+                return Err(section.wrong("sweep.per_second", what));
+            }
+            limit_rate(&mut policy, entries);
+        }
         let names = [&delay_key, &ops_key, &runtime_key, &idle_key];
         policy.check().map_err(|e| blame(section, &as_written(&e.to_string(), names)))?;
         Ok(policy)
     }
+}
+
+/// Spreads the entries of a pass evenly: at most so many per second, in batches of a tenth of a second.
+fn limit_rate(policy: &mut Policy, per_second: u32) {
+    policy.entry_delay = policy.entry_delay.max(Duration::from_secs(1) / per_second);
+    policy.batch = policy.batch.min(per_second.div_ceil(10) as usize);
 }
 
 /// Replaces the usual name of a key, with which an error begins, by the name that the file uses.

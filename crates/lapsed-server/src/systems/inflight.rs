@@ -3,6 +3,7 @@
 
 pub mod layout;
 pub mod metrics;
+mod on_death;
 mod outbox;
 mod presets;
 mod rescued;
@@ -27,6 +28,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use self::layout::{DeadLetterWord, InflightKeys, LayoutPreset, LayoutSection};
 use self::metrics::JobSeries;
+use self::on_death::OnDeathSetting;
 use self::rescued::{QueuesSetting, Rescued};
 use self::webhook::{DeliverySection, DeliveryWebhook, OUTBOX};
 use super::words::KindWords;
@@ -66,7 +68,7 @@ struct InflightSection {
     #[serde(alias = "orphan_threshold")]
     heartbeat_ttl: Option<Span>,
     heartbeat_interval: Option<Span>,
-    on_death: Option<OnDeath>,
+    on_death: Option<OnDeathSetting>,
     crashes_max: Option<u32>,
     crash_window: Option<Span>,
     max_age: Option<Limit>,
@@ -141,6 +143,12 @@ impl SystemKind for InflightKind {
         let webhook = given.webhook.take();
         let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
         recovery.outbox = webhook.as_ref().map(|_| OUTBOX.clone());
+        if recovery.move_to.is_some() && recovery.outbox.is_some() {
+            return Err(section.wrong(
+                "on_death",
+                "names a queue, but `webhook` takes every job that would go there",
+            ));
+        }
         let upkeep = MaintenanceSections {
             sweep: given.sweep,
             pause: PauseAfter::AfterBatch,
@@ -242,13 +250,16 @@ fn plan_recovery(
     let window = given.crash_window.map(|span| span.0);
     let window = settings.pick(section, "crash_window", window, ms(usual.crash_window_ms));
     let age = settings.pick(section, "max_age", given.max_age, Limit(ms(usual.age_max_ms)));
-    RecoveryPolicy {
-        on_death: settings.pick(section, "on_death", given.on_death, usual.on_death),
+    let on_death = OnDeathSetting::Word(usual.on_death);
+    let on_death = settings.pick(section, "on_death", given.on_death.clone(), on_death);
+    let mut recovery = RecoveryPolicy {
         crashes_max: settings.pick(section, "crashes_max", given.crashes_max, usual.crashes_max),
         crash_window_ms: window.as_millis() as u64,
         age_max_ms: age.0.as_millis() as u64,
-        outbox: None,
-    }
+        ..usual
+    };
+    on_death.apply(&mut recovery);
+    recovery
 }
 
 impl InflightPlan {
@@ -278,12 +289,13 @@ impl InflightPlan {
 
     fn describe_pass(&self) -> String {
         let policy = &self.common.policy;
-        let becomes = match self.recovery.on_death {
-            OnDeath::Front => "is back at the front of its queue",
-            OnDeath::Back => "is back at the end of its queue",
-            OnDeath::Fail => "has failed, and is a dead letter",
-            OnDeath::Drop => "is dropped",
-            OnDeath::DeadLetter => "is a dead letter",
+        let becomes = match (&self.recovery.move_to, self.recovery.on_death) {
+            (Some(queue), _) => &format!("is moved to the queue `{queue}`"),
+            (None, OnDeath::Front) => "is back at the front of its queue",
+            (None, OnDeath::Back) => "is back at the end of its queue",
+            (None, OnDeath::Fail) => "has failed, and is a dead letter",
+            (None, OnDeath::Drop) => "is dropped",
+            (None, OnDeath::DeadLetter) => "is a dead letter",
         };
         if self.layout.rescued.is_some() {
             let (every, limit) = (policy.every, self.times.interval);

@@ -387,3 +387,32 @@ pub async fn with_an_outbox_all_returned_jobs_go_to_it(f: InflightFixture) {
     let job = take().await.expect("revived to where it is delivered from");
     assert_eq!(f.complete(&deliverer, &job).await, Finished::Done);
 }
+
+/// `on_death = { queue = "slow" }`: what killed a worker waits where it holds nobody up. A job that chose for itself, and the
+/// jobs of a worker that retired, go back as usual.
+pub async fn jobs_of_dead_workers_are_moved_to_another_queue(f: InflightFixture) {
+    let slow = name("slow");
+    let f =
+        f.with(RecoveryPolicy { move_to: Some(slow.clone()), ..RecoveryPolicy::default() }).await;
+    f.working("w", &["a", "b"]).await;
+    let own = NewJob { on_death: Some(OnDeath::Front), ..job("c") };
+    let claim = f.start("chooser").await;
+    assert_eq!(f.inflight.register(&claim, &[own]).await.unwrap().jobs.len(), 1);
+    (f.advance)(f.ttl).await;
+    assert_eq!(f.sweep("s").await.reclaimed, 3);
+    let mut queues = f.inflight.queues(None, 10).await.unwrap();
+    queues.sort();
+    assert_eq!(queues, [(name("q"), 1), (slow.clone(), 2)]);
+    let receipts = f.receipts().await;
+    let moved = receipts
+        .iter()
+        .filter(|one| one.removed["moved_to"] == "slow" && one.removed["queue"] == "q");
+    assert_eq!(moved.count(), 2, "{receipts:?}");
+    let other = f.start("other").await;
+    let taken = f.inflight.take(&other, &slow, 10).await.unwrap().jobs;
+    let ids: Vec<&str> = taken.iter().map(|job| job.id.as_str()).collect();
+    assert_eq!(ids, ["a", "b"]);
+    assert!(taken.iter().all(|job| job.queue == slow && job.crashes == 1), "{taken:?}");
+    f.finish(&other, &taken[0], Finish::GiveBack(QueueEnd::Back)).await;
+    assert_eq!(f.inflight.queues(None, 10).await.unwrap(), [(name("q"), 1), (slow, 1)]);
+}

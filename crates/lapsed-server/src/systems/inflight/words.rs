@@ -25,7 +25,10 @@ pub const WORDS: KindWords = KindWords {
 pub fn effect(receipt: &Receipt) -> Option<String> {
     let done: RecoveredJob = serde_json::from_value(receipt.removed.clone()).ok()?;
     let word = match done.did {
-        RecoveryAction::PutBack => "put back",
+        RecoveryAction::PutBack => match done.moved_to {
+            Some(queue) => return Some(format!("moved to {queue}")),
+            None => "put back",
+        },
         RecoveryAction::DeadLetter => "dead letter",
         RecoveryAction::Dropped => "dropped",
     };

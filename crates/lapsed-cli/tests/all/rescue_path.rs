@@ -1,0 +1,133 @@
+//! A new user's path: a worker of a real job system was killed. `lapsed detect` finds what it left, `lapsed init --from` writes
+//! the configuration, `lapsed sweep --dry-run` says what would happen, `lapsed serve` does it, and the job runs on another
+//! worker. No line of the application changes.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lapsed_testbed::{Engine, Program, RedisServer, paths};
+
+use crate::support::{Daemon, lapsed, run, until};
+
+lapsed_testbed::steady_tests! {
+    the_path_of_a_new_user_with_rq,
+    the_path_of_a_new_user_with_bullmq,
+}
+
+/// A busy machine may take long to start an interpreter.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// From the start of `lapsed serve` until the job has run, with the default settings of both sides.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The application: a program beside the tests of the profiles, and where it runs.
+struct Application {
+    dir: tempfile::TempDir,
+    interpreter: PathBuf,
+    file: &'static str,
+    url: String,
+    /// Whether a worker has children that must be killed with it.
+    has_horse: bool,
+}
+
+impl Application {
+    fn new(file: &'static str, server: &RedisServer) -> Application {
+        let dir = tempfile::tempdir().unwrap();
+        symlink(paths::rescue_node_modules().unwrap(), dir.path().join("node_modules")).unwrap();
+        let programs =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../lapsed-redis/tests/all/rescue");
+        std::fs::copy(programs.join(file), dir.path().join(file)).unwrap();
+        let interpreter = match file.ends_with(".mjs") {
+            true => paths::node().unwrap(),
+            false => paths::rescue_python().unwrap(),
+        };
+        Application { dir, interpreter, file, url: server.url(), has_horse: file.starts_with("rq") }
+    }
+
+    fn start(&self, args: &[&str], slow: Option<&str>) -> Program {
+        Program::start(&self.interpreter, |command| {
+            command.arg(self.dir.path().join(self.file)).args(args).env("REDIS_URL", &self.url);
+            command.envs(slow.map(|slow| ("SLOW", slow)));
+        })
+        .unwrap()
+    }
+
+    /// Enqueues a job, and kills the worker that has begun with it.
+    fn leave_an_orphan(&self) {
+        let client = self.start(&["add", "a"], None);
+        assert_eq!(client.line(LIMIT).unwrap(), "added");
+        let worker = self.start(&["work", "w1"], Some("600000"));
+        let line = until_line(&worker, "started a");
+        worker.kill().unwrap();
+        if self.has_horse {
+            let horse = line.split_whitespace().last().unwrap();
+            let killed = std::process::Command::new("kill").args(["-9", horse]).status();
+            assert!(killed.unwrap().success());
+        }
+    }
+}
+
+/// Reads what a program prints until a line begins like this.
+fn until_line(program: &Program, start: &str) -> String {
+    loop {
+        let line = program.line(LIMIT).unwrap();
+        if line.starts_with(start) {
+            return line;
+        }
+    }
+}
+
+/// Types the commands that each one names as the next, and waits for the job on another worker.
+fn walk(preset: &str, file: &'static str) {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let application = Application::new(file, &server);
+    application.leave_an_orphan();
+    let url = server.url();
+
+    let found = until("detect to find the orphan", || {
+        let found = run(&["detect", &url, "--json"]);
+        assert_eq!(found.code, 0, "{found:?}");
+        let found = found.json()["found"][0].clone();
+        (found["orphans"] == 1).then_some(found)
+    });
+    assert_eq!((&found["preset"], &found["in_flight"]), (&preset.into(), &1.into()), "{found}");
+    let told = run(&["detect", &url]);
+    assert!(told.out.contains(preset) && told.out.contains("orphans"), "{told:?}");
+    assert!(told.out.contains(&format!("lapsed init --from {url}")), "{told:?}");
+
+    let config = application.dir.path().join("lapsed.toml").display().to_string();
+    let written = run(&["init", "--from", &url, "-o", &config]);
+    assert_eq!(written.code, 0, "{written:?}");
+    let dry_run = format!("lapsed sweep {preset} --dry-run -c {config}");
+    assert!(written.out.contains(&dry_run), "{written:?}");
+    let checked = run(&["check", "-c", &config]);
+    assert_eq!(checked.code, 0, "{checked:?}");
+
+    let dry = run(&["sweep", preset, "--dry-run", "-c", &config, "--json"]);
+    assert_eq!(
+        (&dry.json()["dry_run"], &dry.json()["suspects"]),
+        (&true.into(), &1.into()),
+        "{dry:?}"
+    );
+
+    let other = application.start(&["work", "w2"], None);
+    let began = Instant::now();
+    let mut serve = lapsed();
+    serve.args(["serve", "-c", &config]).env("LAPSED_LISTEN", "127.0.0.1:0");
+    let daemon = Daemon::spawn(serve, application.dir.path()).unwrap();
+    until_line(&other, "ran a");
+    assert!(began.elapsed() < MINUTE, "it took {:?}\n{}", began.elapsed(), daemon.log());
+    let receipts = daemon.get(&format!("/v1/receipts?system={preset}")).body;
+    assert_eq!(receipts["receipts"].as_array().unwrap().len(), 1, "{receipts}");
+    let after = run(&["detect", &url, "--json"]).json();
+    assert_eq!(after["found"][0]["orphans"], 0, "{after}");
+}
+
+fn the_path_of_a_new_user_with_rq() {
+    walk("rq", "rq_worker.py");
+}
+
+fn the_path_of_a_new_user_with_bullmq() {
+    walk("bullmq", "bullmq_worker.mjs");
+}
