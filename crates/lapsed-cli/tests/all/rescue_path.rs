@@ -93,7 +93,7 @@ fn walk(preset: &str, file: &'static str) {
     });
     assert_eq!((&found["preset"], &found["in_flight"]), (&preset.into(), &1.into()), "{found}");
     let told = run(&["detect", &url]);
-    assert!(told.out.contains(preset) && told.out.contains("orphans"), "{told:?}");
+    assert!(told.out.contains(preset) && told.out.contains("ORPHANS"), "{told:?}");
     assert!(told.out.contains(&format!("lapsed init --from {url}")), "{told:?}");
 
     let config = application.dir.path().join("lapsed.toml").display().to_string();
