@@ -4,7 +4,8 @@
 --   WRITES              the commands that it may call, each with the number of its key
 --   judge(s, at)        nil if the job's worker is dead, and then s.deadline and s.payload are set; or a code, and
 --                       s.text with U
---   put_back(s, at, front)  the job waits on its queue again
+--   put_back(s, at, front)  the job waits on its queue again; if s.to is set, on the queue of that name, whose key is
+--                       s.to_key
 --   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
 --   discard(s, at)      the job is gone
 --   after(s, at)        called once for each that was judged G: removes what points to nothing, or does nothing
@@ -14,7 +15,8 @@
 --       of life); then the keys of each suspect
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 grace_ms after an absence of the server  8 limit_ms of silence  9 way  10 crashes_max  11 crash_window_ms
---       12 age_max_ms  13 how many suspects  14 keys of each  15 words of each
+--       12 age_max_ms  13 how many suspects  14 keys of each  15 words of each  16 the queue
+--       that jobs are moved to, or empty; then the last key of each suspect is that queue
 --       then for each suspect: id, owner, queue, and what its system needs
 -- Answers  {now_ms, held_us, first receipt, codes, then in order for each that was reclaimed: deadline_ms
 --           and what the receipt says; for each U: why}
@@ -30,6 +32,7 @@ local at = { now = now, grace = tonumber(ARGV[7]), limit = tonumber(ARGV[8]), ac
 local rule = { way = ARGV[9], crashes_max = tonumber(ARGV[10]), age_max = tonumber(ARGV[12]) }
 local window, count = tonumber(ARGV[11]), tonumber(ARGV[13])
 local keys_each, words_each = tonumber(ARGV[14]), tonumber(ARGV[15])
+local move_to = ARGV[16]
 local back = presence(K.meta, now, tonumber(ARGV[5]), tonumber(ARGV[6]), act)
 if not back then
   return redis.error_reply('READONLY this server is a replica')
@@ -44,10 +47,14 @@ for n = 1, count do
   for i = 1, keys_each do
     s.keys[i] = KEYS[14 + (n - 1) * keys_each + i]
   end
-  local first = 15 + (n - 1) * words_each
+  local first = 16 + (n - 1) * words_each
   s.id, s.owner, s.queue = ARGV[first + 1], ARGV[first + 2], ARGV[first + 3]
   for i = 4, words_each do
     s.words[i - 3] = ARGV[first + i]
+  end
+  if move_to ~= '' then
+    TYPES[keys_each] = 'list'
+    s.to_key = s.keys[keys_each]
   end
   suspects[n] = s
 end
@@ -78,6 +85,10 @@ if act and not no then
     end
     wanted[#wanted + 1] = command
   end
+  if first and first.to_key then
+    wanted[#wanted + 1] = { 'RPUSH', first.to_key, 'x' }
+    wanted[#wanted + 1] = { 'LPUSH', first.to_key, 'x' }
+  end
   local no_way = may_write(wanted)
   if no_way then
     return no_way
@@ -98,9 +109,12 @@ for _, s in ipairs(suspects) do
   elseif not s.code then
     local times = counting(redis.call('HGET', crashes, s.id) or '', window, now)
     times[#times + 1] = whole(now)
-    s.did, s.extra = decide(rule, '', '', true, #times, now - s.deadline)
+    local moved
+    s.did, s.extra, moved = decide(rule, '', '', true, #times, now - s.deadline)
+    s.to = moved and move_to or nil
     s.log = table.concat(times, ',')
     s.note = s.did .. (s.did == 'd' and s.extra or '') .. ':0:' .. #times .. ':' .. s.queue
+      .. (s.to and '\1' .. s.to or '')
     s.code = 'R'
     reclaimed[#reclaimed + 1] = s
   end

@@ -33,7 +33,7 @@ pub use adopt::AdoptedInflight;
 pub use adopt_layout::{AdoptedInflightLayout, DeadLetterPlace};
 pub(crate) use adopt_reclaim::log_recovery;
 pub use native::NativeInflight;
-pub(crate) use records::{recovered, way_letter};
+pub(crate) use records::{policy_way, recovered};
 
 /// The keys of jobs in flight that are written through lapsed.
 #[derive(Clone, Debug)]

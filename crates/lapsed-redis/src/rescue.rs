@@ -94,6 +94,15 @@ impl RescuedInflight {
         }
         let profile = profiles::open(&layout)?;
         let facts = profile.facts();
+        if layout.recovery.move_to.is_some() && !profile.can_move_jobs() {
+            return Err(Error::Unsupported {
+                operation: format!(
+                    "moving jobs of {} to another queue: its jobs belong to their queue. Use on_death = \"front\" or \"back\"",
+                    facts.title
+                ),
+                store: redis.address().place(),
+            });
+        }
         let limit = layout.limit.unwrap_or(facts.limit);
         let context = SystemContext::new(
             redis.connection().clone(),

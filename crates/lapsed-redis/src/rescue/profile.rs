@@ -99,6 +99,16 @@ pub(crate) trait Profile: Send + Sync {
     /// `Unsupported`: it does, in a layout that is not known.
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>>;
 
+    /// Whether a job can wait on another queue than its own. Where it can, [`other_queue`](Self::other_queue) has the key.
+    fn can_move_jobs(&self) -> bool {
+        false
+    }
+
+    /// The key of the list that a job is moved to by `on_death = { queue = … }`.
+    fn other_queue(&self, _job: &HeldJob, _queue: &Name) -> Option<String> {
+        None
+    }
+
     /// Learns the names that [`may_be_key`](Self::may_be_key) said yes to, so that the next look needs no scan.
     fn learn(&self, _keys: &[Vec<u8>]) {}
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::Result;
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
 use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect};
+use lapsed_core::{Name, Result};
 
 use super::RescuedInflight;
 use super::profile::HeldJob;
-use crate::inflight::{log_recovery, recovered, way_letter};
+use crate::inflight::{log_recovery, policy_way, recovered};
 use crate::system_context::Args;
 
 impl RescuedInflight {
@@ -53,15 +53,21 @@ impl RescuedInflight {
             .arg(context.gap().as_millis())
             .arg(context.threshold_ms())
             .arg(self.limit_ms())
-            .arg(way_letter(Some(recovery.on_death)))
+            .arg(policy_way(recovery))
             .arg(recovery.crashes_max)
             .arg(recovery.crash_window_ms)
             .arg(recovery.age_max_ms)
             .arg(jobs.len())
-            .arg(facts.keys)
-            .arg(facts.words + 3);
+            .arg(facts.keys + usize::from(recovery.move_to.is_some()))
+            .arg(facts.words + 3)
+            .arg(recovery.move_to.as_ref().map_or("", Name::as_str));
+        let move_to = recovery.move_to.as_ref();
         for job in jobs {
-            for key in &job.keys {
+            for key in job
+                .keys
+                .iter()
+                .chain(&move_to.and_then(|queue| self.profile.other_queue(job, queue)))
+            {
                 args = args.key(key);
             }
             args = args.arg(&job.key).arg(&job.worker).arg(&job.queue);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Stopped, Sweep};
-use lapsed_core::{Kind, SystemId};
+use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{DetectOptions, Redis, RescueLayout, RescuedInflight};
 use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
@@ -23,6 +23,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f7_a_payload_is_put_back_byte_for_byte,
     trap_f12_a_job_that_kills_its_workers_ends_among_the_failed_jobs,
     two_sweepers_put_each_job_back_once,
+    jobs_of_dead_workers_are_moved_to_another_queue,
     detect_finds_the_systems_their_dead_workers_and_their_orphans,
     a_key_of_another_type_is_left_alone_and_reported,
 }
@@ -336,4 +337,28 @@ async fn a_key_of_another_type_is_left_alone_and_reported() {
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert_eq!(report.skipped.values().sum::<u64>(), 2, "{report:?}");
     assert_eq!(app.text(&["LLEN", "bull:mails:active"]), "2");
+}
+
+async fn jobs_of_dead_workers_are_moved_to_another_queue() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let work = Workplace::new("rq", &server);
+    work.add(&["a"]);
+    let (worker, _, horse) = work.stuck("w1");
+    kill_both(&worker, horse);
+    let redis = connect(&server.url());
+    let recovery =
+        RecoveryPolicy { move_to: Some(Name::new("slow").unwrap()), ..RecoveryPolicy::default() };
+    let moving = |profile| RescueLayout { recovery: recovery.clone(), ..layout(profile, SOON) };
+    put_back(&Arc::new(redis.rescued_inflight(id(), moving("rq")).unwrap()), &redis, 1).await;
+    let app = App::on(&server);
+    assert_eq!(app.text(&["LRANGE", "rq:queue:slow", "0", "-1"]), "a");
+    assert_eq!(app.text(&["HGET", "rq:job:a", "origin"]), "slow");
+    assert_eq!(app.text(&["LLEN", "rq:queue:mails"]), "0");
+    let receipt = &receipts(&redis, &id()).await[0];
+    assert_eq!(
+        (&receipt.removed["queue"], &receipt.removed["moved_to"]),
+        (&"mails".into(), &"slow".into())
+    );
+    let refused = redis.rescued_inflight(id(), moving("bullmq")).err().unwrap();
+    assert!(refused.to_string().contains("BullMQ"), "{refused}");
 }

@@ -61,6 +61,14 @@ impl Profile for Rq {
         false
     }
 
+    fn can_move_jobs(&self) -> bool {
+        true
+    }
+
+    fn other_queue(&self, _: &HeldJob, queue: &Name) -> Option<String> {
+        Some(format!("rq:queue:{queue}"))
+    }
+
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
         let (queues, workers) =
             (reader.kind(b"rq:queues").await?, reader.kind(b"rq:workers").await?);

@@ -109,8 +109,12 @@ end
 local function put_back(s, at, front)
   take_out(s)
   redis.call('HSET', s.keys[2], 'status', 'queued', 'enqueued_at', iso(at.now), 'started_at', '', 'ended_at', '')
-  redis.call('SADD', s.keys[7], s.keys[5])
-  redis.call(front and 'LPUSH' or 'RPUSH', s.keys[5], s.words[2])
+  local queue = s.to and s.to_key or s.keys[5]
+  if s.to then
+    redis.call('HSET', s.keys[2], 'origin', s.to)
+  end
+  redis.call('SADD', s.keys[7], queue)
+  redis.call(front and 'LPUSH' or 'RPUSH', queue, s.words[2])
 end
 
 -- As `Job._handle_failure`.
