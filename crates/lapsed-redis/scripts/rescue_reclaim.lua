@@ -3,7 +3,7 @@
 --   TYPES               the type of each of a suspect's keys
 --   WRITES              the commands that it may call, each with the number of its key
 --   judge(s, at)        nil if the job's worker is dead, and then s.deadline and s.payload are set; or a code, and
---                       s.text with U
+--                       s.text with U. s.own_did and s.own_extra, if they are set, replace what the policy decides
 --   put_back(s, at, front)  the job waits on its queue again; if s.to is set, on the queue of that name, whose key is
 --                       s.to_key
 --   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
@@ -112,6 +112,9 @@ for _, s in ipairs(suspects) do
     local moved
     s.did, s.extra, moved = decide(rule, '', '', true, #times, now - s.deadline)
     s.to = moved and move_to or nil
+    if s.own_did then
+      s.did, s.extra, s.to = s.own_did, s.own_extra, nil
+    end
     s.log = table.concat(times, ',')
     s.note = s.did .. (s.did == 'd' and s.extra or '') .. ':0:' .. #times .. ':' .. s.queue
       .. (s.to and '\1' .. s.to or '')

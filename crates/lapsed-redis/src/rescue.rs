@@ -51,6 +51,8 @@ pub struct RescueLayout {
     /// How long everybody is spared after the server was away; `None`: as long as a living worker of the system may need to
     /// show itself again.
     pub grace: Option<Duration>,
+    /// Whether a job of a dead worker gets what the system's own code would give it, `on_death = "as-rq"`. Only RQ has it.
+    pub as_system: bool,
     /// What happens to the jobs of dead workers.
     pub recovery: RecoveryPolicy,
 }
@@ -64,6 +66,7 @@ impl RescueLayout {
             prefix: None,
             limit: None,
             grace: None,
+            as_system: false,
             recovery,
         }
     }

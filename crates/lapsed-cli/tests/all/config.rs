@@ -161,6 +161,7 @@ fn every_inflight_key_is_validated() {
         ("orphan_threshold = \"30s\"\nheartbeat_interval = \"1m\"", "below orphan_threshold (30s)"),
         ("heartbeat_ttl = \"1m\"\norphan_threshold = \"1m\"", "duplicate"),
         ("on_death = \"frnt\"", "`front`"),
+        ("on_death = \"as-rq\"", "goes with preset"),
         ("on_death = { queu = \"slow\" }", "`queue`"),
         ("on_death = { queue = \"\" }", "empty"),
         ("on_death = { queue = \"slow\" }\nwebhook = \"http://h\"", "`webhook` takes every job"),

@@ -23,6 +23,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f7_a_payload_is_put_back_byte_for_byte,
     trap_f12_a_job_that_kills_its_workers_ends_among_the_failed_jobs,
     two_sweepers_put_each_job_back_once,
+    with_rqs_own_rule_a_job_is_retried_and_then_failed,
     jobs_of_dead_workers_are_moved_to_another_queue,
     detect_finds_the_systems_their_dead_workers_and_their_orphans,
     a_key_of_another_type_is_left_alone_and_reported,
@@ -361,4 +362,35 @@ async fn jobs_of_dead_workers_are_moved_to_another_queue() {
     );
     let refused = redis.rescued_inflight(id(), moving("bullmq")).err().unwrap();
     assert!(refused.to_string().contains("BullMQ"), "{refused}");
+}
+
+/// `on_death = "as-rq"`: what `StartedJobRegistry.cleanup` does, within seconds.
+async fn with_rqs_own_rule_a_job_is_retried_and_then_failed() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let work = Workplace::new("rq", &server);
+    work.add(&["a"]);
+    let app = App::on(&server);
+    app.text(&["HSET", "rq:job:a", "retries_left", "2", "retry_intervals", "[60]"]);
+    let redis = connect(&server.url());
+    let layout = RescueLayout { as_system: true, ..layout("rq", Duration::ZERO) };
+    let inflight = Arc::new(redis.rescued_inflight(id(), layout).unwrap());
+    let kill_one = async |name: &str| {
+        let (worker, _, horse) = work.stuck(name);
+        kill_both(&worker, horse);
+        put_back(&inflight, &redis, 1).await;
+    };
+    kill_one("w1").await;
+    assert_eq!(app.text(&["HGET", "rq:job:a", "retries_left"]), "1");
+    assert_eq!(app.text(&["HGET", "rq:job:a", "status"]), "scheduled");
+    assert_eq!(app.text(&["ZRANGE", "rq:scheduled:mails", "0", "-1"]), "a");
+    // Its time has come, and this time there is no interval.
+    app.text(&["DEL", "rq:scheduled:mails"]);
+    app.text(&["HSET", "rq:job:a", "status", "queued", "retry_intervals", "[0]"]);
+    app.text(&["RPUSH", "rq:queue:mails", "a"]);
+    kill_one("w2").await;
+    assert_eq!(app.text(&["HGET", "rq:job:a", "retries_left"]), "0");
+    assert_eq!(app.text(&["LRANGE", "rq:queue:mails", "0", "-1"]), "a");
+    kill_one("w3").await;
+    assert_eq!(app.text(&["HGET", "rq:job:a", "status"]), "failed");
+    assert_eq!(app.text(&["ZRANGE", "rq:failed:mails", "0", "-1"]), "a");
 }

@@ -134,11 +134,22 @@ impl SystemKind for InflightKind {
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
         let adopt = plan_adopt(section, given.adopt, given.mode, &mut settings)?;
-        let layout = given.layout().plan(section, section.is_exclusive(&store), &mut settings)?;
+        let mut layout =
+            given.layout().plan(section, section.is_exclusive(&store), &mut settings)?;
         let times = match &layout.rescued {
             Some(rescued) => rescue_times(section, &given, rescued, &mut settings),
             None => plan_times(section, &given, &mut settings)?,
         };
+        if given.on_death == Some(OnDeathSetting::AsRq) {
+            match &mut layout.rescued {
+                Some(rescued) if rescued.profile.name == "rq" => rescued.as_system = true,
+                _ => {
+                    return Err(
+                        section.wrong("on_death", "\"as-rq\" goes with preset = \"rq\" only")
+                    );
+                }
+            }
+        }
         let mut recovery = plan_recovery(section, &given, &mut settings);
         let webhook = given.webhook.take();
         let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
@@ -290,6 +301,9 @@ impl InflightPlan {
     fn describe_pass(&self) -> String {
         let policy = &self.common.policy;
         let becomes = match (&self.recovery.move_to, self.recovery.on_death) {
+            _ if self.layout.rescued.as_ref().is_some_and(|rescued| rescued.as_system) => {
+                "is retried if it has retries left, and fails otherwise, as RQ itself does,"
+            }
             (Some(queue), _) => &format!("is moved to the queue `{queue}`"),
             (None, OnDeath::Front) => "is back at the front of its queue",
             (None, OnDeath::Back) => "is back at the end of its queue",

@@ -25,8 +25,8 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     limit: Duration::from_secs(6),
     grace: Duration::from_secs(90),
     script: &PUT_BACK,
-    keys: 10,
-    words: 5,
+    keys: 11,
+    words: 6,
     shows_workers: true,
     own_recovery: "RQ itself does not run them again: after 7 to 16 minutes it moves them to the failed jobs, unless they have retries left",
 };
@@ -34,11 +34,15 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
 /// The worker of jobs that nobody has started.
 const NOBODY: &str = "intermediate";
 
-pub(super) fn open(_: &RescueLayout) -> Box<dyn Profile> {
-    Box::new(Rq)
+pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
+    let rule = if layout.as_system { "as-rq" } else { "" };
+    Box::new(Rq { rule })
 }
 
-struct Rq;
+struct Rq {
+    /// `as-rq`: what happens to a job is what RQ's own cleanup would do with it.
+    rule: &'static str,
+}
 
 /// A job that is in `rq:wip:QUEUE`.
 struct Execution {
@@ -260,7 +264,8 @@ impl Rq {
             let keys = keys_of(&one.queue, &one.id, &one.execution, worker.as_str());
             let name = one.worker.map_or(String::new(), |worker| worker.to_string());
             let pubsub = if by_connection { "pubsub" } else { "" };
-            let words = vec![one.member, one.id, one.execution, name, pubsub.to_owned()];
+            let (pubsub, rule) = (pubsub.to_owned(), self.rule.to_owned());
+            let words = vec![one.member, one.id, one.execution, name, pubsub, rule];
             seen.jobs.push(HeldJob { key, worker, queue: one.queue, keys, words });
         }
     }
@@ -293,8 +298,7 @@ impl Rq {
                 worker.clone(),
                 SeenWorker { held: 1, is_silent: true, ..SeenWorker::default() },
             );
-            let words =
-                vec![String::new(), id.to_owned(), String::new(), String::new(), String::new()];
+            let words = ["", id, "", "", "", self.rule].map(str::to_owned).to_vec();
             let keys = keys_of(queue, id, "", NOBODY);
             seen.jobs.push(HeldJob { key, worker, queue: queue.clone(), keys, words });
         }
@@ -320,5 +324,6 @@ fn keys_of(queue: &Name, id: &str, execution: &str, worker: &str) -> Vec<String>
         format!("rq:failed:{queue}"),
         format!("rq:worker:{worker}"),
         format!("rq:results:{id}"),
+        format!("rq:scheduled:{queue}"),
     ]
 }

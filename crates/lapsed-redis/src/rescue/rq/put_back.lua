@@ -4,17 +4,19 @@
 -- KEYS of a suspect   1 rq:wip:QUEUE (sorted set)  2 rq:job:ID (hash)  3 rq:execution:ID:EXECUTION (hash)
 --                     4 rq:executions:ID (sorted set)  5 rq:queue:QUEUE (list)  6 rq:queue:QUEUE:intermediate (list)
 --                     7 rq:queues (set)  8 rq:failed:QUEUE (sorted set)  9 rq:worker:WORKER (hash)  10 rq:results:ID (stream)
+--                     11 rq:scheduled:QUEUE (sorted set)
 -- Words of a suspect  1 member of wip, or empty (only in intermediate)  2 id of the job  3 execution  4 worker, or empty
---                     5 `pubsub` if a lost connection counts, or empty
+--                     5 `pubsub` if a lost connection counts, or empty  6 `as-rq` if RQ's own rule decides, or empty
 -- O(log jobs + length of the intermediate list, which has one element for each worker) for each suspect; the queue is
 -- searched only for a job that was never started
 --
 -- Who can come in between: the worker's heartbeat (it sets the score), its end of the job (it removes the member), a worker
 -- that reconnects (it is subscribed again), and RQ's own cleanup, which removes the member before it does
 -- anything else. This script reads all of it again.
-local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', 'hash', 'stream' }
+local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', 'hash', 'stream', 'zset' }
 local WRITES = { { 'ZREM', 1, 'x' }, { 'HSET', 2, 'x', 'x' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' }, { 'RPUSH', 5, 'x' },
-  { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' } }
+  { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' },
+  { 'ZADD', 11, '0', 'x' } }
 local FAILED_FOR_S = 31536000
 local CLOCKS_DIFFER_MS = 250
 -- The text of the failure, as RQ writes it: zlib, then base64.
@@ -64,6 +66,20 @@ local function judge_worker(s, at, score, started)
   return at.now < s.deadline and 'A' or nil
 end
 
+-- As `StartedJobRegistry.cleanup`: a job with retries left is retried, now or after its interval; any other has failed.
+local function judge_retry(s)
+  local job = redis.call('HMGET', s.keys[2], 'retries_left', 'retry_intervals', 'enqueue_at_front_on_retry')
+  s.retries = tonumber(job[1] or '') or 0
+  if s.retries < 1 then
+    s.own_did, s.own_extra = 'd', 'f'
+    return
+  end
+  local read, intervals = pcall(cjson.decode, job[2] or '[]')
+  intervals = read and type(intervals) == 'table' and intervals or {}
+  s.wait = tonumber(intervals[math.max(#intervals - s.retries, 0) + 1] or 0) or 0
+  s.own_did, s.own_extra = 'p', job[3] == '1' or job[3] == 'True'
+end
+
 local function judge(s, at)
   local score = s.words[1] ~= '' and redis.call('ZSCORE', s.keys[1], s.words[1]) or nil
   if s.words[1] ~= '' and not score then
@@ -89,6 +105,9 @@ local function judge(s, at)
   local waits = job[1] == 'queued' and redis.call('LPOS', s.keys[5], s.words[2])
   if (job[1] == 'started' or job[1] == 'queued') and not waits then
     s.payload = job[2] or ''
+    if s.words[6] == 'as-rq' then
+      judge_retry(s)
+    end
     return nil
   end
   -- It has ended, or is on its queue again: only what still points to it is removed.
@@ -108,6 +127,14 @@ end
 -- As `BaseRegistry.requeue` and `Queue._enqueue_async_job`; `retries_left` stays, because it counts failures of the job.
 local function put_back(s, at, front)
   take_out(s)
+  if s.own_did then
+    redis.call('HSET', s.keys[2], 'retries_left', whole(s.retries - 1))
+    if s.wait > 0 then
+      redis.call('HSET', s.keys[2], 'status', 'scheduled')
+      redis.call('ZADD', s.keys[11], whole(math.floor(at.now / 1000) + s.wait), s.words[2])
+      return
+    end
+  end
   redis.call('HSET', s.keys[2], 'status', 'queued', 'enqueued_at', iso(at.now), 'started_at', '', 'ended_at', '')
   local queue = s.to and s.to_key or s.keys[5]
   if s.to then

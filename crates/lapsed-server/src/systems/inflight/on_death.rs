@@ -1,4 +1,4 @@
-//! What `on_death` says: a word, or the queue that jobs of dead workers are moved to.
+//! What `on_death` says: a word, the queue that jobs of dead workers are moved to, or that a rescued system's own rule decides.
 
 use std::fmt;
 
@@ -10,12 +10,17 @@ use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::config::origin::Show;
 
+/// The word that leaves the decision to RQ's rule.
+pub const AS_RQ: &str = "as-rq";
+
 /// `"front"`, `"back"` and so on, or `{ queue = "slow" }`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnDeathSetting {
     Word(OnDeath),
     /// Jobs go to the back of this queue and belong to it from then on.
     Queue(Name),
+    /// `"as-rq"`: jobs get what RQ's own cleanup would give them.
+    AsRq,
 }
 
 impl OnDeathSetting {
@@ -24,6 +29,8 @@ impl OnDeathSetting {
         match self {
             OnDeathSetting::Word(word) => recovery.on_death = word,
             OnDeathSetting::Queue(queue) => recovery.move_to = Some(queue),
+            // The profile decides; what the policy says is not asked.
+            OnDeathSetting::AsRq => {}
         }
     }
 }
@@ -32,6 +39,7 @@ impl Show for OnDeathSetting {
     fn show(&self) -> String {
         match self {
             OnDeathSetting::Word(word) => word.to_string(),
+            OnDeathSetting::AsRq => AS_RQ.to_owned(),
             OnDeathSetting::Queue(queue) => format!("{{ queue = \"{queue}\" }}"),
         }
     }
@@ -59,6 +67,9 @@ impl<'de> Visitor<'de> for OnDeathVisitor {
     }
 
     fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<Self::Value, E> {
+        if word == AS_RQ {
+            return Ok(OnDeathSetting::AsRq);
+        }
         Ok(OnDeathSetting::Word(OnDeath::deserialize(StrDeserializer::new(word))?))
     }
 

@@ -57,6 +57,8 @@ pub struct Rescued {
     queues: Vec<Name>,
     /// The namespace of its keys, if it is not the usual one.
     prefix: Option<String>,
+    /// Whether jobs get what the system's own code would give them.
+    pub as_system: bool,
 }
 
 impl Rescued {
@@ -75,7 +77,7 @@ impl Rescued {
                 return Err(section.wrong("queues", &what));
             }
         };
-        Ok(Rescued { profile, queues, prefix })
+        Ok(Rescued { profile, queues, prefix, as_system: false })
     }
 
     /// The layout that the Redis store is opened with. `limit`: how long a worker may show no sign of life.
@@ -84,6 +86,7 @@ impl Rescued {
             queues: self.queues.iter().cloned().collect(),
             prefix: self.prefix.clone(),
             limit: Some(limit),
+            as_system: self.as_system,
             ..RescueLayout::new(self.profile.name, recovery.clone())
         }
     }
