@@ -7,6 +7,7 @@ pub mod inflight;
 mod original;
 pub mod probe;
 pub mod registry;
+pub mod rescue;
 pub mod sessions;
 
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! Beside it: what taking a job and being done with it costs with bare commands and with ours.
 
 mod bare;
-mod lapsed;
-mod peers;
+pub mod lapsed;
+pub mod peers;
 
 use std::time::Duration;
 

@@ -75,6 +75,28 @@ struct Done {
     recovered: Option<u64>,
 }
 
+/// A peer's program that has left its orphans and waits.
+pub struct PreparedPeer(Program);
+
+/// Lets a peer leave `orphans` jobs in a database of its own, for somebody else to put back.
+pub fn prepare(
+    place: &BenchRedis,
+    peer: &Peer,
+    database: usize,
+    orphans: usize,
+) -> Result<PreparedPeer> {
+    empty(place, database)?;
+    let program = start(place, peer, database, orphans)?;
+    let _: Ready = parse(&testbed(program.line(PREPARE_LIMIT))?)?;
+    Ok(PreparedPeer(program))
+}
+
+/// Ends the program, and empties its database.
+pub fn end(prepared: PreparedPeer, place: &BenchRedis, database: usize) -> Result<()> {
+    testbed(prepared.0.kill())?;
+    empty(place, database)
+}
+
 /// Lets a peer recover `orphans` jobs in a database of its own.
 pub async fn recover(
     place: &BenchRedis,
