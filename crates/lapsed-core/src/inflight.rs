@@ -328,6 +328,9 @@ pub struct RecoveredJob {
     /// Where the dead letter was put, in words, if the application keeps it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_in: Option<String>,
+    /// How sure it is that the dead worker held the job, in words; `None`: the store knew it exactly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how_sure: Option<String>,
 }
 
 /// What was done with a job whose worker died.

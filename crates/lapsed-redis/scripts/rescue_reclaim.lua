@@ -3,7 +3,9 @@
 --   TYPES               the type of each of a suspect's keys
 --   WRITES              the commands that it may call, each with the number of its key
 --   judge(s, at)        nil if the job's worker is dead, and then s.deadline and s.payload are set; or a code, and
---                       s.text with U. s.own_did and s.own_extra, if they are set, replace what the policy decides
+--                       s.text with U. May set s.place (`s`: dead letters are in Sidekiq's set) and s.sure (a digit for
+--                       how sure it is that the worker held the job; see `recovered` in records.rs). s.own_did and
+--                       s.own_extra, if they are set, replace what the policy decides
 --   put_back(s, at, front)  the job waits on its queue again; if s.to is set, on the queue of that name, whose key is
 --                       s.to_key
 --   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
@@ -116,7 +118,7 @@ for _, s in ipairs(suspects) do
       s.did, s.extra, s.to = s.own_did, s.own_extra, nil
     end
     s.log = table.concat(times, ',')
-    s.note = s.did .. (s.did == 'd' and s.extra or '') .. ':0:' .. #times .. ':' .. s.queue
+    s.note = s.did .. (s.did == 'd' and s.extra .. (s.place or '') or '') .. (s.sure or '') .. ':0:' .. #times .. ':' .. s.queue
       .. (s.to and '\1' .. s.to or '')
     s.code = 'R'
     reclaimed[#reclaimed + 1] = s

@@ -20,6 +20,7 @@ mod survey;
 mod bullmq;
 mod dramatiq;
 mod rq;
+mod sidekiq;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -53,6 +54,9 @@ pub struct RescueLayout {
     pub grace: Option<Duration>,
     /// Whether a job of a dead worker gets what the system's own code would give it, `on_death = "as-rq"`. Only RQ has it.
     pub as_system: bool,
+    /// How many heartbeats must have shown a job of a dead worker, 1 or 2; `None`: 1. Only for a system whose keys show what a
+    /// worker ran as of its last heartbeat (Sidekiq).
+    pub seen: Option<u8>,
     /// What happens to the jobs of dead workers.
     pub recovery: RecoveryPolicy,
 }
@@ -67,6 +71,7 @@ impl RescueLayout {
             limit: None,
             grace: None,
             as_system: false,
+            seen: None,
             recovery,
         }
     }

@@ -15,7 +15,8 @@ pub(crate) struct Script {
 /// The decisive step for one foreign job system: `part` in front of `rescue_reclaim.lua`.
 pub(crate) fn rescue_text(part: &str) -> (String, String) {
     let body = format!("{part}\n{}", include_str!("../scripts/rescue_reclaim.lua"));
-    let text = begin(&[PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE], &body);
+    let preludes = [PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE];
+    let text = begin(&preludes, &body);
     let sha = redis::Script::new(&text).get_hash().to_owned();
     (text, sha)
 }

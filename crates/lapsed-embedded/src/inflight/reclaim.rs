@@ -183,6 +183,7 @@ impl Core {
             payload: None,
             moved_to: None,
             kept_in: None,
+            how_sure: None,
         };
         Kept { recovered, entered_ms: None, on_death: None, crashes_max: None }
     }

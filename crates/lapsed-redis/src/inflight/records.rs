@@ -117,10 +117,13 @@ fn why_of(letter: u8) -> Option<DeadLetterReason> {
 const MOVED: char = '\u{1}';
 
 /// What a receipt says: `did`, why and where (`s`: in Sidekiq's set), the claim, how many crashes, the
-/// queue, and the queue that it was moved to, if it was. `tail` is what it keeps of a dropped job.
+/// queue, and the queue that it was moved to, if it was. A digit after the letters says how sure it is that the worker held the
+/// job. `tail` is what it keeps of a dropped job.
 pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob> {
     let mut parts = note.splitn(4, ':');
-    let mut did = parts.next()?.bytes();
+    let word = parts.next()?;
+    let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    let mut did = letters.bytes();
     let (what, why, place) = (did.next()?, did.next(), did.next());
     let (token, crashes) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let queue = parts.next()?;
@@ -142,7 +145,18 @@ pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob>
         moved_to,
         payload: tail.and_then(RecordTail::read).map(|tail| tail.shown()),
         kept_in: (place == Some(b's')).then(|| IN_SIDEKIQ.to_owned()),
+        how_sure: how_sure(&word[letters.len()..]).map(str::to_owned),
     })
+}
+
+/// How sure it is that a dead worker held the job, where that is known by its heartbeats only.
+fn how_sure(digit: &str) -> Option<&'static str> {
+    match digit {
+        "0" => Some("shown by a heartbeat that may not have been the last"),
+        "1" => Some("shown by one heartbeat"),
+        "2" => Some("shown by two or more heartbeats"),
+        _ => None,
+    }
 }
 
 /// The name in a word of an answer.
@@ -185,6 +199,12 @@ mod tests {
         let dropped = recovered("x:12:3:q", Some(b"1::::q\npayload")).unwrap();
         assert_eq!(dropped.payload.as_deref(), Some("payload"));
         assert_eq!(recovered("z:1:1:q", None), None);
+        let shown = recovered("dcs2:0:3:q", None).unwrap();
+        assert_eq!(shown.why, Some(DeadLetterReason::Crashes));
+        assert_eq!(shown.how_sure.as_deref(), Some("shown by two or more heartbeats"));
+        let shown = recovered("p1:0:1:q", None).unwrap();
+        assert_eq!((shown.did, shown.why), (RecoveryAction::PutBack, None));
+        assert_eq!(shown.how_sure.as_deref(), Some("shown by one heartbeat"));
         let given_up = recovered("dcs:0:3:q", None).unwrap();
         assert_eq!(given_up.why, Some(DeadLetterReason::Crashes));
         assert_eq!((given_up.kept_in.as_deref(), found.kept_in), (Some(IN_SIDEKIQ), None));

@@ -32,7 +32,10 @@ pub fn effect(receipt: &Receipt) -> Option<String> {
         RecoveryAction::DeadLetter => "dead letter",
         RecoveryAction::Dropped => "dropped",
     };
-    Some(word.to_owned())
+    Some(match done.how_sure {
+        Some(how_sure) => format!("{word}, {how_sure}"),
+        None => word.to_owned(),
+    })
 }
 
 /// The numbers of jobs by state, for the status.
