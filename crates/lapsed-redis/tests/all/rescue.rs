@@ -14,6 +14,8 @@ use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
 use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
+mod sidekiq;
+
 lapsed_testbed::steady_async_tests! {
     a_job_of_a_killed_rq_worker_runs_on_another_worker,
     trap_f2_a_work_horse_that_outlives_its_parent_keeps_its_job,
