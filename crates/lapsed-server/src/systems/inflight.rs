@@ -80,6 +80,7 @@ struct InflightSection {
     jobs_key: Option<String>,
     gc_lock_key: Option<String>,
     dead_letter: Option<DeadLetterWord>,
+    seen: Option<u8>,
     webhook: Option<String>,
     delivery: DeliverySection,
     sweep: SweepSection,
@@ -100,6 +101,7 @@ impl InflightSection {
             jobs_key: self.jobs_key.take(),
             gc_lock_key: self.gc_lock_key.take(),
             dead_letter: self.dead_letter,
+            seen: self.seen,
         }
     }
 }

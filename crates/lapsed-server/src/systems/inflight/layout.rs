@@ -17,7 +17,7 @@ use crate::config::common::{Access, Section, plan_key};
 use crate::config::origin::{Settings, Show};
 use crate::stores::template;
 use crate::systems::inflight::InflightTimes;
-use crate::systems::inflight::rescued::{QueuesSetting, Rescued};
+use crate::systems::inflight::rescued::{QueuesSetting, Rescued, SEEN_IS_FOR};
 
 /// The data structure that holds a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -161,6 +161,8 @@ pub struct LayoutSection {
     pub jobs_key: Option<String>,
     pub gc_lock_key: Option<String>,
     pub dead_letter: Option<DeadLetterWord>,
+    /// How many heartbeats must have shown a job of a foreign job system.
+    pub seen: Option<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +229,9 @@ impl LayoutSection {
         if let Some(profile) = self.preset.and_then(LayoutPreset::foreign) {
             return self.rescue(section, profile, settings);
         }
+        if self.seen.is_some() {
+            return Err(section.wrong("seen", SEEN_IS_FOR));
+        }
         let usual = match self.access {
             Access::Native => QueueWord::Lapsed,
             Access::Adopt => QueueWord::Sidekiq,
@@ -287,7 +292,9 @@ impl LayoutSection {
             queue_key: String::new(),
             prefix: prefix.clone().unwrap_or_default(),
             adopted: None,
-            rescued: Some(Rescued::new(section, profile, queues, prefix)?),
+            rescued: Some(
+                Rescued::new(section, profile, queues, prefix)?.seen(section, self.seen)?,
+            ),
         })
     }
 

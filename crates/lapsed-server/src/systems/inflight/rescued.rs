@@ -59,7 +59,16 @@ pub struct Rescued {
     prefix: Option<String>,
     /// Whether jobs get what the system's own code would give them.
     pub as_system: bool,
+    /// How many heartbeats must have shown a job; `None`: one.
+    seen: Option<u8>,
 }
+
+/// The preset of the system whose keys show what a worker ran as of its last heartbeat only.
+const SHOWN_BY_HEARTBEATS: &str = "sidekiq";
+
+/// Where `seen` has an effect.
+pub const SEEN_IS_FOR: &str =
+    "says how many heartbeats must have shown a job: it goes with preset = \"sidekiq\"";
 
 impl Rescued {
     /// Refuses a word for `queues`, because the profile knows how its system stores them.
@@ -77,7 +86,18 @@ impl Rescued {
                 return Err(section.wrong("queues", &what));
             }
         };
-        Ok(Rescued { profile, queues, prefix, as_system: false })
+        Ok(Rescued { profile, queues, prefix, seen: None, as_system: false })
+    }
+
+    /// With the number of heartbeats that must have shown a job: 1 or 2.
+    pub fn seen(self, section: &Section<'_>, seen: Option<u8>) -> Result<Rescued, ConfigError> {
+        match seen {
+            Some(_) if self.profile.name != SHOWN_BY_HEARTBEATS => {
+                Err(section.wrong("seen", SEEN_IS_FOR))
+            }
+            Some(0 | 3..) => Err(section.wrong("seen", "is 1 or 2")),
+            _ => Ok(Rescued { seen, ..self }),
+        }
     }
 
     /// The layout that the Redis store is opened with. `limit`: how long a worker may show no sign of life.
@@ -87,6 +107,7 @@ impl Rescued {
             prefix: self.prefix.clone(),
             limit: Some(limit),
             as_system: self.as_system,
+            seen: self.seen,
             ..RescueLayout::new(self.profile.name, recovery.clone())
         }
     }
@@ -101,6 +122,10 @@ impl Rescued {
             }
         };
         let ProfileInfo { title, own_recovery, .. } = self.profile;
-        format!("jobs are {title}'s, {which}. {own_recovery}")
+        let seen = match self.seen {
+            Some(2) => ". Only what two heartbeats have shown is put back",
+            _ => "",
+        };
+        format!("jobs are {title}'s, {which}. {own_recovery}{seen}")
     }
 }
