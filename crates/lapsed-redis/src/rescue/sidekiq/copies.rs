@@ -31,10 +31,10 @@ static FORGET: Script = own_script!("rescue_sidekiq_forget", "forget.lua");
 
 /// Limits of one process's copy. A process runs 5 to 50 jobs at a time.
 const JOBS_MAX: usize = 1_000;
-const BYTES_MAX: usize = 16 * 1024 * 1024;
+const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// How many processes one call copies.
-const PROCESSES: usize = 20;
+const PROCESSES: usize = 5;
 
 /// After a longer pause between two looks, an orderly end may have been missed: the last heartbeat before it keeps ID for 60 s, and
 /// was at most 10 s old. The rest is for a busy host.
@@ -61,6 +61,13 @@ pub(super) struct CopiedJob {
     /// How many heartbeats showed it: 1, or 2 for two or more.
     pub shown: u8,
     pub job: SeenJob,
+}
+
+impl CopiedJob {
+    /// What distinguishes it from every other entry of every copy.
+    pub fn place(&self, id: &str) -> String {
+        format!("{id} {} {}", self.thread, self.sha1)
+    }
 }
 
 impl<'a> Copies<'a> {

@@ -29,11 +29,12 @@
 mod copies;
 mod entry;
 mod keys;
+mod scene;
 mod search;
 mod working;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,13 +42,14 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{LookRequest, Profile, ProfileFacts, Seen};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 use copies::{CopiedJob, Copies, Mark};
-use keys::{Keys, WorkingList};
+use keys::Keys;
+use scene::{Scene, as_identity, read_queues};
 use search::Search;
-use working::{Known, WorkingLists};
+use working::WorkingLists;
 
 static PUT_BACK: Script = rescue_script!("rescue_sidekiq", "put_back.lua");
 
@@ -91,20 +93,9 @@ struct Sidekiq {
     shown_min: u8,
     /// Namespaces that were found in the keyspace.
     found: Mutex<BTreeSet<Keys>>,
-    working: Mutex<HashMap<String, std::sync::Arc<WorkingLists>>>,
-    /// Jobs that were found nowhere, and when.
+    working: Mutex<HashMap<String, Arc<WorkingLists>>>,
+    /// Entries of copies that were found nowhere else, and when.
     searched: Mutex<HashMap<String, u64>>,
-}
-
-/// What the keys behind one prefix show.
-struct Scene<'a> {
-    reader: &'a Reader<'a>,
-    keys: &'a Keys,
-    request: LookRequest<'a>,
-    now_ms: u64,
-    /// Processes with how long their sign of life still lasts, in milliseconds; `None`: it is gone.
-    processes: BTreeMap<String, Option<u64>>,
-    known: Known,
 }
 
 #[async_trait]
@@ -186,6 +177,8 @@ impl Sidekiq {
             self.read_copies(&scene, copies, &ids, seen).await?;
         }
         self.read_lists(&scene, seen).await?;
+        let mut keys_met = HashSet::new();
+        seen.jobs.retain(|job| keys_met.insert(job.key.clone()));
         if request.own.is_none() {
             scene.advise(seen);
         }
@@ -228,7 +221,7 @@ impl Sidekiq {
         Ok(Scene { reader, keys, request, now_ms, processes, known })
     }
 
-    fn working_lists(&self, keys: &Keys) -> std::sync::Arc<WorkingLists> {
+    fn working_lists(&self, keys: &Keys) -> Arc<WorkingLists> {
         self.working.lock().expect(LOCK).entry(keys.prefix.clone()).or_default().clone()
     }
 
@@ -269,6 +262,9 @@ impl Sidekiq {
             }
             held.extend(jobs.into_iter().map(|job| (id.clone(), mark, job)));
         }
+        // Of two entries with the same jid the other one waits for a later look, which finds the first on its queue.
+        let mut keys = HashSet::new();
+        held.retain(|(_, _, copied)| keys.insert(copied.job.key.clone()));
         if held.is_empty() {
             return Ok(());
         }
@@ -317,7 +313,7 @@ impl Sidekiq {
         {
             let mut searched = self.searched.lock().expect(LOCK);
             searched.retain(|_, at| is_recent(at));
-            if jids.iter().all(|jid| searched.contains_key(jid)) {
+            if held.iter().all(|(id, _, copied)| searched.contains_key(&copied.place(id))) {
                 return Ok(HashSet::new());
             }
         }
@@ -341,8 +337,10 @@ impl Sidekiq {
             seen.notes.push(format!("`{key}` is too long to look for a job in all of it"));
         }
         let mut searched = self.searched.lock().expect(LOCK);
-        let missing = search.jids.iter().filter(|jid| !found.jids.contains(*jid));
-        searched.extend(missing.map(|jid| (jid.clone(), scene.now_ms)));
+        let is_found =
+            |jid: &Option<String>| jid.as_ref().is_some_and(|jid| found.jids.contains(jid));
+        let missing = held.iter().filter(|(_, _, copied)| !is_found(&copied.job.jid));
+        searched.extend(missing.map(|(id, _, copied)| (copied.place(id), scene.now_ms)));
         Ok(found.jids)
     }
 
@@ -356,155 +354,4 @@ impl Sidekiq {
         }
         Ok(())
     }
-}
-
-impl Scene<'_> {
-    /// The living, how many jobs they run, and which version they are of.
-    async fn read_living(&self, seen: &mut Seen) -> Result<()> {
-        let living: Vec<&String> =
-            self.processes.iter().filter(|(_, left)| left.is_some()).map(|(id, _)| id).collect();
-        let mut held = vec![0; living.len()];
-        for (suffix, version) in [(":workers", "6.4 or older"), (":work", "6.5 or later")] {
-            let command = |id: &&String| vec![self.keys.key(&format!("{id}{suffix}")).into_bytes()];
-            let commands: Vec<Vec<Vec<u8>>> = living.iter().map(command).collect();
-            let lengths: Vec<Option<u64>> = self.reader.each("HLEN", &commands).await?;
-            for (sum, length) in held.iter_mut().zip(lengths) {
-                *sum += length.unwrap_or(0);
-                if length.unwrap_or(0) > 0 {
-                    seen.version = version.to_owned();
-                }
-            }
-        }
-        if let Some(id) = living.first() {
-            let info: Vec<Option<Option<String>>> = self
-                .reader
-                .each("HGET", &[vec![self.keys.key(id).into_bytes(), b"info".to_vec()]])
-                .await?;
-            let info = info.into_iter().flatten().flatten().next().unwrap_or_default();
-            let info: serde_json::Value = serde_json::from_str(&info).unwrap_or_default();
-            if let Some(version) = info.get("version").and_then(serde_json::Value::as_str) {
-                seen.version = version.to_owned();
-            }
-        }
-        seen.examined += self.processes.len() as u64;
-        for (id, held) in living.into_iter().zip(held) {
-            let due_ms = self.now_ms + self.processes[id].unwrap_or(0);
-            seen.in_flight += held;
-            if let Ok(name) = Name::new(id) {
-                seen.workers.insert(name, SeenWorker { due_ms, held, ..SeenWorker::default() });
-            }
-        }
-        Ok(())
-    }
-
-    fn add_copied(
-        &self,
-        copies: &Copies<'_>,
-        id: &str,
-        mark: Mark,
-        copied: CopiedJob,
-        seen: &mut Seen,
-    ) {
-        // A limit above Sidekiq's own makes lapsed wait longer. It cannot be shorter.
-        let more_ms = self.request.limit.saturating_sub(SIGN_OF_LIFE).as_millis() as u64;
-        let due_ms = mark.until_ms.min(self.now_ms) + more_ms;
-        let sure = if mark.is_stale { 0 } else { copied.shown };
-        let list = WorkingList { queue: copied.job.queue.to_string(), id: id.to_owned() };
-        let own = [copies.marks_key(), copies.copy_key(id)];
-        let words = ["copy", id, &copied.thread, &copied.sha1];
-        let mut words: Vec<String> = words.map(str::to_owned).to_vec();
-        words.extend([due_ms.to_string(), sure.to_string()]);
-        let (key, queue) = (copied.job.key, copied.job.queue);
-        self.add(key, queue, &list, own, words, due_ms, seen);
-    }
-
-    fn add_listed(&self, list: &WorkingList, listed: working::ListedJob, seen: &mut Seen) {
-        let own = match self.request.own {
-            Some(own) => {
-                let copies = Copies::new(own, self.keys);
-                [copies.marks_key(), copies.copy_key(&list.id)]
-            }
-            None => [String::new(), String::new()],
-        };
-        let words = ["list", &list.id, "", &listed.payload, &self.now_ms.to_string(), ""];
-        let words = words.map(str::to_owned).to_vec();
-        self.add(listed.job.key, listed.job.queue, list, own, words, self.now_ms, seen);
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn add(
-        &self,
-        key: Name,
-        queue: Name,
-        list: &WorkingList,
-        own: [String; 2],
-        words: Vec<String>,
-        due_ms: u64,
-        seen: &mut Seen,
-    ) {
-        let Ok(worker) = Name::new(&list.id) else { return };
-        // Of two entries with the same jid the other one comes up in a later look.
-        if seen.jobs.iter().any(|job| job.key == key) {
-            return;
-        }
-        let [marks, copy] = own;
-        let keys = vec![
-            self.keys.key(&list.id),
-            self.keys.heartbeat(&list.id),
-            marks,
-            copy,
-            self.keys.working(list),
-            self.keys.queue(queue.as_str()),
-            self.keys.key("queues"),
-            self.keys.key("dead"),
-            self.keys.key("processes"),
-        ];
-        seen.in_flight += 1;
-        let one = seen.workers.entry(worker.clone()).or_default();
-        (one.due_ms, one.is_silent) = (due_ms, true);
-        one.held += 1;
-        seen.jobs.push(HeldJob { key, worker, queue, keys, words });
-    }
-
-    /// What `detect` says to somebody who does not use lapsed yet.
-    fn advise(&self, seen: &mut Seen) {
-        let dead = self.processes.values().filter(|left| left.is_none()).count();
-        if dead > 0 {
-            seen.notes.push(format!(
-                "{dead} processes died: what they ran is lost, because nobody copied it while they lived"
-            ));
-        }
-        let at_risk =
-            self.processes.iter().any(|(id, left)| left.is_some() && !self.known.is_exact(id));
-        if at_risk {
-            seen.notes.push(
-                "a job whose process is killed is lost by Sidekiq. lapsed must be running before that: it copies what runs while the process lives"
-                    .to_owned(),
-            );
-        }
-    }
-}
-
-/// `HOST:PID:HEX`; what else may be in a set called `processes` is not Sidekiq's.
-fn as_identity(member: Vec<u8>) -> Option<String> {
-    let text = String::from_utf8(member).ok()?;
-    let mut parts = text.rsplitn(3, ':');
-    let (hex, pid) = (parts.next()?, parts.next()?);
-    let is_ours = parts.next().is_some_and(|host| !host.is_empty())
-        && !hex.is_empty()
-        && hex.bytes().all(|b| b.is_ascii_hexdigit())
-        && !pid.is_empty()
-        && pid.bytes().all(|b| b.is_ascii_digit());
-    (is_ours && Name::new(&text).is_ok()).then_some(text)
-}
-
-/// The queues with how many jobs wait; `None` for one that has no list at this moment.
-async fn read_queues(reader: &Reader<'_>, keys: &Keys) -> Result<BTreeMap<Name, Option<u64>>> {
-    let names = reader.set(keys.key("queues").as_bytes()).await?;
-    let names: Vec<Name> = names.iter().filter_map(|name| Name::from_bytes(name).ok()).collect();
-    let command = |name: &Name| vec![keys.queue(name.as_str()).into_bytes()];
-    let commands: Vec<Vec<Vec<u8>>> = names.iter().map(command).collect();
-    let lengths: Vec<Option<u64>> = reader.each("LLEN", &commands).await?;
-    let lengths = lengths.into_iter().map(|length| length.filter(|length| *length > 0));
-    Ok(names.into_iter().zip(lengths).collect())
 }

@@ -19,6 +19,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f6_a_job_that_ended_after_the_last_beat_is_repeated_unless_two_beats_are_asked_for,
     a_job_that_is_somewhere_else_is_not_put_back,
     a_jid_among_the_arguments_of_another_job_does_not_hide_a_job,
+    a_job_that_two_dead_processes_show_is_put_back_once,
     two_sweepers_put_each_job_of_a_process_back_once,
     trap_f7_a_sidekiq_payload_is_put_back_byte_for_byte,
     trap_f12_a_job_that_kills_its_processes_is_among_sidekiqs_dead_jobs,
@@ -244,6 +245,11 @@ async fn trap_f1_a_frozen_process_keeps_its_job_until_its_sign_of_life_is_gone()
     assert_eq!(look(&inflight, &redis).await, 0, "it lives");
     // Frozen for longer than its sign of life: it is put back, and the process that goes on is copied again.
     worker.freeze().unwrap();
+    // Its idle thread waits for a job for 2 s, and would be given the one that is put back.
+    eventually("the end of its wait for a job", async || {
+        app.text(&["INFO", "clients"]).contains("blocked_clients:0").then_some(())
+    })
+    .await;
     app.call(&["DEL", &id, &format!("{id}:workers")]);
     put_back(&inflight, &redis, 1).await;
     app.call(&["RPOP", "queue:mails"]);
@@ -323,6 +329,21 @@ async fn a_jid_among_the_arguments_of_another_job_does_not_hide_a_job() {
     process.expires();
     put_back(&inflight, &redis, 1).await;
     assert_eq!(waiting(&app), [other.to_owned(), payload("a1")], "it is the next to be popped");
+}
+
+async fn a_job_that_two_dead_processes_show_is_put_back_once() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let app = App::on(&server);
+    let redis = connect(&server.url());
+    let inflight = sidekiq(&redis);
+    let processes = ["vm:1:ab", "vm:2:cd"].map(|id| Process::new(&app, id));
+    processes.iter().for_each(|one| one.beat("1.5", &[("t1", &payload("a1"))]));
+    look(&inflight, &redis).await;
+    processes.iter().for_each(Process::expires);
+    put_back(&inflight, &redis, 1).await;
+    assert_eq!(look(&inflight, &redis).await, 0);
+    assert_eq!(waiting(&app), [payload("a1")]);
+    assert_eq!(lapsed_keys(&app, "cop"), [""; 0]);
 }
 
 async fn two_sweepers_put_each_job_of_a_process_back_once() {
