@@ -29,9 +29,9 @@ macro_rules! own_script {
 static COPY: Script = own_script!("rescue_sidekiq_copy", "copy.lua");
 static FORGET: Script = own_script!("rescue_sidekiq_forget", "forget.lua");
 
-/// Limits of one process's copy. A process runs 5 to 50 jobs at a time.
+/// A process with more is not copied. A process runs 5 to 50 jobs at a time.
 const JOBS_MAX: usize = 1_000;
-const BYTES_MAX: usize = 8 * 1024 * 1024;
+const BYTES_MAX: usize = 32 * 1024 * 1024;
 
 /// How many processes one call copies.
 const PROCESSES: usize = 5;
@@ -88,6 +88,11 @@ impl<'a> Copies<'a> {
         self.key(&format!("copy:{id}"))
     }
 
+    /// Of the heartbeat before.
+    pub fn before_key(&self, id: &str) -> String {
+        self.key(&format!("copy_before:{id}"))
+    }
+
     /// The processes that there are copies of.
     pub async fn marks(&self, reader: &Reader<'_>) -> Result<BTreeMap<String, Mark>> {
         let all: Vec<(String, String)> =
@@ -138,7 +143,7 @@ impl<'a> Copies<'a> {
         for id in ids {
             let of = |what: &str| self.keys.key(&format!("{id}{what}"));
             keys.extend([of(""), of(":workers"), of(":work"), self.copy_key(id)]);
-            keys.push(self.keys.heartbeat(id));
+            keys.extend([self.before_key(id), self.keys.heartbeat(id)]);
             let exact = if is_exact(id) { "exact" } else { "" };
             args.extend([(*id).clone(), exact.to_owned()]);
         }
@@ -149,12 +154,20 @@ impl<'a> Copies<'a> {
 
     /// The jobs in the copy of a dead process, and how many fields cannot be understood.
     pub async fn read(&self, reader: &Reader<'_>, id: &str) -> Result<(Vec<CopiedJob>, usize)> {
-        let fields: Vec<(Vec<u8>, Vec<u8>)> =
-            reader.one("HGETALL", &[self.copy_key(id).as_bytes()]).await?;
+        let fields = self.fields(reader, &self.copy_key(id)).await?;
+        let before = self.fields(reader, &self.before_key(id)).await?;
         let count = fields.len();
-        let jobs: Vec<CopiedJob> = fields.into_iter().filter_map(read_field).collect();
+        let read = |(thread, entry): (Vec<u8>, Vec<u8>)| {
+            let shown = if before.get(&thread) == Some(&entry) { 2 } else { 1 };
+            read_field(thread, entry, shown)
+        };
+        let jobs: Vec<CopiedJob> = fields.into_iter().filter_map(read).collect();
         let unreadable = count - jobs.len();
         Ok((jobs, unreadable))
+    }
+
+    async fn fields(&self, reader: &Reader<'_>, key: &str) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        reader.one("HGETALL", &[key.as_bytes()]).await
     }
 
     /// Removes jobs from the copy of a dead process.
@@ -162,7 +175,7 @@ impl<'a> Copies<'a> {
         if jobs.is_empty() {
             return Ok(());
         }
-        let keys = [self.keys.key(id), self.marks_key(), self.copy_key(id)];
+        let keys = [self.keys.key(id), self.marks_key(), self.copy_key(id), self.before_key(id)];
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         let mut args: Vec<&[u8]> = vec![id.as_bytes()];
         args.extend(jobs.iter().flat_map(|job| [job.thread.as_bytes(), job.sha1.as_bytes()]));
@@ -171,11 +184,9 @@ impl<'a> Copies<'a> {
     }
 }
 
-fn read_field((thread, field): (Vec<u8>, Vec<u8>)) -> Option<CopiedJob> {
-    let (thread, field) = (String::from_utf8(thread).ok()?, String::from_utf8(field).ok()?);
-    let (shown, entry) = field.split_once(':')?;
-    let job = read_entry(entry)?;
-    Some(CopiedJob { thread, sha1: sha1(&field), shown: shown.parse().ok()?, job })
+fn read_field(thread: Vec<u8>, entry: Vec<u8>, shown: u8) -> Option<CopiedJob> {
+    let (thread, entry) = (String::from_utf8(thread).ok()?, String::from_utf8(entry).ok()?);
+    Some(CopiedJob { thread, sha1: sha1(&entry), shown, job: read_entry(&entry)? })
 }
 
 fn note(id: &str, what: &str, jobs: u64) -> Option<String> {
@@ -190,7 +201,14 @@ fn note(id: &str, what: &str, jobs: u64) -> Option<String> {
                 "`{id}` ended while lapsed was not watching, in order or not: {jobs} of its jobs were not put back"
             ))
         }
-        ("a", 1..) => Some(format!("{jobs} jobs of `{id}` are too large or too many to be copied")),
+        ("a", 1..) => {
+            tracing::warn!(
+                process = id,
+                jobs,
+                "the jobs of a Sidekiq process are too many or too large to be copied"
+            );
+            Some(format!("{jobs} jobs of `{id}` are too many or too large to be copied"))
+        }
         ("w", _) => Some(format!("a key of `{id}` has another type and was left alone")),
         _ => None,
     }

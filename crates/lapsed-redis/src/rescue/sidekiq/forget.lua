@@ -1,5 +1,5 @@
 -- Removes jobs from the copy of a dead process: they are elsewhere, or are not to be put back.
--- KEYS  1 ID (hash)  2 marks of copies (hash)  3 the copy (hash)
+-- KEYS  1 ID (hash)  2 marks of copies (hash)  3 the copy (hash)  4 the copy before (hash)
 -- ARGV  1 ID, then for each job: thread, sha1 of its field
 -- Answers  how many were removed; none if the process is back
 -- O(jobs)
@@ -15,5 +15,6 @@ for n = 2, #ARGV, 2 do
 end
 if redis.call('EXISTS', KEYS[3]) == 0 then
   redis.call('HDEL', KEYS[2], ARGV[1])
+  redis.call('UNLINK', KEYS[4])
 end
 return removed

@@ -61,7 +61,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     limit: SIGN_OF_LIFE,
     grace: SIGN_OF_LIFE,
     script: &PUT_BACK,
-    keys: 9,
+    keys: 10,
     words: 6,
     shows_workers: true,
     own_recovery: "Sidekiq itself never puts them back: they are lost",

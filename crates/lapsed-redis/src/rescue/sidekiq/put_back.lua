@@ -3,6 +3,7 @@
 -- (`reliable-fetch`, `lapsed_fetch`), Redis knows exactly.
 -- KEYS of a suspect   1 ID (hash)  2 reliable-fetcher-heartbeat-ID (string)  3 marks of copies (hash, lapsed's)  4 copy of ID (hash, lapsed's)
 --                     5 working:queue:NAME:ID (list)  6 queue:NAME (list)  7 queues (set)  8 dead (sorted set)  9 processes (set)
+--                     10 copy of ID before that (hash, lapsed's)
 -- Words of a suspect  1 `copy` or `list`  2 ID  3 thread  4 sha1 of the thread's field in the copy; or the job itself
 --                     5 when the process was dead, in ms  6 how sure it is that the process held the job, a digit; empty: exact
 -- O(bytes of the job + length of the working list, which has one element for each thread) for each suspect
@@ -10,9 +11,9 @@
 -- Who can come in between: the process itself (a heartbeat writes ID again, so that EXISTS finds it), another lapsed (it removes the
 -- thread's field), the cleaner of `reliable-fetch` (it pops the job off the working list). This script reads all of it again.
 -- Whether the job is elsewhere was looked for before, in pages: the search is too long for a script.
-local TYPES = { 'hash', 'string', 'hash', 'hash', 'list', 'list', 'set', 'zset', 'set' }
+local TYPES = { 'hash', 'string', 'hash', 'hash', 'list', 'list', 'set', 'zset', 'set', 'hash' }
 local WRITES = { { 'HDEL', 3, 'x' }, { 'HDEL', 4, 'x' }, { 'LREM', 5, '1', 'x' }, { 'RPUSH', 6, 'x' }, { 'LPUSH', 6, 'x' },
-  { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'SREM', 9, 'x' } }
+  { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'SREM', 9, 'x' }, { 'UNLINK', 10 } }
 
 local function judge(s, at)
   s.place, s.sure = 's', s.words[6]
@@ -29,7 +30,7 @@ local function judge(s, at)
     return 'G'
   end
   -- Decoding a JSON string gives the bytes back that were on the queue. Nothing is encoded again.
-  local is_read, entry = pcall(cjson.decode, string.match(field, '^%d+:(.*)$'))
+  local is_read, entry = pcall(cjson.decode, field)
   if not is_read or type(entry) ~= 'table' or type(entry['payload']) ~= 'string' then
     s.text = 'its payload is not a text: Sidekiq 6.0 and older keep it decoded, and encoding it again would change it'
     return 'U'
@@ -49,6 +50,7 @@ local function take_out(s)
   if redis.call('EXISTS', s.keys[4]) == 0 then
     redis.call('HDEL', s.keys[3], s.words[2])
     redis.call('SREM', s.keys[9], s.words[2])
+    redis.call('UNLINK', s.keys[10])
   end
 end
 

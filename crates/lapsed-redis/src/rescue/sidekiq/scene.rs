@@ -74,7 +74,7 @@ impl Scene<'_> {
         let due_ms = mark.until_ms.min(self.now_ms) + more_ms;
         let sure = if mark.is_stale { 0 } else { copied.shown };
         let list = WorkingList { queue: copied.job.queue.to_string(), id: id.to_owned() };
-        let own = [copies.marks_key(), copies.copy_key(id)];
+        let own = [copies.marks_key(), copies.copy_key(id), copies.before_key(id)];
         let words = ["copy", id, &copied.thread, &copied.sha1];
         let mut words: Vec<String> = words.map(str::to_owned).to_vec();
         words.extend([due_ms.to_string(), sure.to_string()]);
@@ -86,9 +86,9 @@ impl Scene<'_> {
         let own = match self.request.own {
             Some(own) => {
                 let copies = Copies::new(own, self.keys);
-                [copies.marks_key(), copies.copy_key(&list.id)]
+                [copies.marks_key(), copies.copy_key(&list.id), copies.before_key(&list.id)]
             }
-            None => [String::new(), String::new()],
+            None => [String::new(), String::new(), String::new()],
         };
         let words = ["list", &list.id, "", &listed.payload, &self.now_ms.to_string(), ""];
         let words = words.map(str::to_owned).to_vec();
@@ -101,13 +101,13 @@ impl Scene<'_> {
         key: Name,
         queue: Name,
         list: &WorkingList,
-        own: [String; 2],
+        own: [String; 3],
         words: Vec<String>,
         due_ms: u64,
         seen: &mut Seen,
     ) {
         let Ok(worker) = Name::new(&list.id) else { return };
-        let [marks, copy] = own;
+        let [marks, copy, before] = own;
         let keys = vec![
             self.keys.key(&list.id),
             self.keys.heartbeat(&list.id),
@@ -118,6 +118,7 @@ impl Scene<'_> {
             self.keys.key("queues"),
             self.keys.key("dead"),
             self.keys.key("processes"),
+            before,
         ];
         seen.in_flight += 1;
         let one = seen.workers.entry(worker.clone()).or_default();
