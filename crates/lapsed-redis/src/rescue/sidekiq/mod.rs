@@ -42,7 +42,7 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{LookRequest, Profile, ProfileFacts, Seen};
+use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 use copies::{CopiedJob, Copies, Mark};
@@ -52,6 +52,9 @@ use search::Search;
 use working::WorkingLists;
 
 static PUT_BACK: Script = rescue_script!("rescue_sidekiq", "put_back.lua");
+
+/// Which of a job's keys is its queue.
+const QUEUE_KEY: usize = 5;
 
 /// Sidekiq's own limit, by which its `ProcessSet#cleanup` and its Web UI judge, too. A living process writes its sign of life
 /// again with its next heartbeat.
@@ -102,6 +105,15 @@ struct Sidekiq {
 impl Profile for Sidekiq {
     fn facts(&self) -> &'static ProfileFacts {
         &FACTS
+    }
+
+    fn can_move_jobs(&self) -> bool {
+        true
+    }
+
+    /// Its keys begin as those of the job's own queue do.
+    fn other_queue(&self, job: &HeldJob, queue: &Name) -> Option<String> {
+        Some(format!("{}{queue}", job.keys[QUEUE_KEY].strip_suffix(job.queue.as_str())?))
     }
 
     fn may_be_key(&self, key: &[u8]) -> bool {

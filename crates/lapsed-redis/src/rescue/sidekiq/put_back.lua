@@ -77,8 +77,8 @@ end
 local function put_back(s, _, front)
   take_out(s)
   local payload = s.words[1] == 'list' and interrupted(s.payload) or s.payload
-  redis.call('SADD', s.keys[7], s.queue)
-  redis.call(front and 'RPUSH' or 'LPUSH', s.keys[6], payload)
+  redis.call('SADD', s.keys[7], s.to or s.queue)
+  redis.call(front and 'RPUSH' or 'LPUSH', s.to and s.to_key or s.keys[6], payload)
 end
 
 -- As `send_to_morgue`, also for jobs with `dead: false`: such a job would be lost without a trace. Each has a score of its own,
