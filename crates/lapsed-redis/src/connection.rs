@@ -1,9 +1,12 @@
 //! The connection to one server or a cluster: always with time limits, reconnecting automatically.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::future::{BoxFuture, Either, select};
 use lapsed_core::{Error, Result};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClient;
@@ -103,7 +106,7 @@ impl RedisAddress {
 /// One server, or a cluster.
 #[derive(Clone)]
 enum Channel {
-    Server(ConnectionManager),
+    Server { client: Box<Client>, manager: ConnectionManager },
     Cluster { client: Box<ClusterClient>, connection: Arc<OnceCell<ClusterConnection>> },
 }
 
@@ -140,7 +143,9 @@ impl RedisConnection {
             .set_number_of_retries(1)
             .set_min_delay(Duration::from_millis(50))
             .set_max_delay(Duration::from_millis(500));
-        Ok(Channel::Server(ConnectionManager::new_lazy_with_config(Client::open(node)?, config)?))
+        let client = Client::open(node)?;
+        let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
+        Ok(Channel::Server { client: Box::new(client), manager })
     }
 
     fn cluster(address: &RedisAddress) -> redis::RedisResult<Channel> {
@@ -161,7 +166,7 @@ impl RedisConnection {
     async fn send(&self, cmd: &Cmd) -> redis::RedisResult<Value> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         match &self.channel {
-            Channel::Server(manager) => manager.clone().req_packed_command(cmd).await,
+            Channel::Server { manager, .. } => manager.clone().req_packed_command(cmd).await,
             Channel::Cluster { client, connection } => {
                 let connected =
                     connection.get_or_try_init(|| client.get_async_connection()).await?;
@@ -221,13 +226,41 @@ impl RedisConnection {
     ) -> redis::RedisResult<Vec<Value>> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         match &self.channel {
-            Channel::Server(manager) => {
+            Channel::Server { manager, .. } => {
                 manager.clone().req_packed_commands(pipeline, from, count).await
             }
             Channel::Cluster { client, connection } => {
                 let connected =
                     connection.get_or_try_init(|| client.get_async_connection()).await?;
                 connected.clone().req_packed_commands(pipeline, from, count).await
+            }
+        }
+    }
+
+    /// Hears what is published on channels that match `pattern` until `end` resolves, over a connection of its own. False: it was
+    /// not heard until then, because this user may not, or the connection was lost.
+    pub async fn hear(
+        &self,
+        pattern: &str,
+        mut end: BoxFuture<'static, ()>,
+        mut visit: impl FnMut(&str, &[u8]),
+    ) -> bool {
+        let Channel::Server { client, .. } = &self.channel else { return false };
+        let subscribe = async {
+            let mut pubsub = client.get_async_pubsub().await.ok()?;
+            pubsub.psubscribe(pattern).await.ok().map(|()| pubsub)
+        };
+        let mut messages = match select(pin!(subscribe), &mut end).await {
+            Either::Left((Some(pubsub), _)) => pubsub.into_on_message(),
+            _ => return false,
+        };
+        loop {
+            match select(messages.next(), &mut end).await {
+                Either::Left((Some(message), _)) => {
+                    visit(message.get_channel_name(), message.get_payload_bytes());
+                }
+                Either::Left((None, _)) => return false,
+                Either::Right(_) => return true,
             }
         }
     }
