@@ -146,6 +146,12 @@ impl RescuedInflight {
                 ),
             });
         }
+        if act == PassMode::Reclaim {
+            let (system, before) = (&self.context().id, self.last());
+            for note in seen.notes.iter().filter(|note| !before.seen.notes.contains(note)) {
+                tracing::info!(%system, "{note}");
+            }
+        }
         let survey = Arc::new(Survey::new(now_ms, seen));
         *self.last.lock().expect(LOCK) = survey.clone();
         Ok(survey)
