@@ -18,6 +18,7 @@ mod store;
 mod survey;
 
 mod bullmq;
+mod celery;
 mod dramatiq;
 mod rq;
 mod sidekiq;

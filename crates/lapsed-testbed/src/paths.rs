@@ -88,7 +88,7 @@ pub fn ruby() -> TestbedResult<PathBuf> {
     installed("bin/ruby")
 }
 
-/// An interpreter that finds the job systems that lapsed rescues: `rq`, `dramatiq`.
+/// An interpreter that finds the job systems that lapsed rescues: `rq`, `dramatiq`, `celery`.
 pub fn rescue_python() -> TestbedResult<PathBuf> {
     installed("rescue/python/bin/python")
 }

@@ -1,6 +1,7 @@
 //! Which foreign job systems a server carries, which of their workers are dead, and what nobody will run.
 //!
-//! Reads only: one walk through the names of the keys, in pages with pauses, and then one look for each system.
+//! Leaves every key as it is: one walk through the names of the keys, in pages with pauses, and then one look for each system. Workers
+//! of Celery can only be asked, so that their look adds a reply queue and removes it again.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use lapsed_core::{Error, Result};
 
 use super::profile::{Profile, ProfileFacts};
-use super::{RescueLayout, bullmq, dramatiq, rq, sidekiq};
+use super::{RescueLayout, bullmq, celery, dramatiq, rq, sidekiq};
 
 /// A profile, and how it is made for a layout.
 struct Registered {
@@ -16,6 +16,7 @@ static PROFILES: &[Registered] = &[
     Registered { facts: &rq::FACTS, open: rq::open },
     Registered { facts: &dramatiq::FACTS, open: dramatiq::open },
     Registered { facts: &bullmq::FACTS, open: bullmq::open },
+    Registered { facts: &celery::FACTS, open: celery::open },
     Registered { facts: &sidekiq::FACTS, open: sidekiq::open },
 ];
 

@@ -104,6 +104,22 @@ impl Reader<'_> {
         }
     }
 
+    /// Goes through a hash in pages. A field may come twice.
+    pub async fn hash(&self, key: &[u8], mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
+        let (mut seen, mut cursor) = (0, b"0".to_vec());
+        loop {
+            let count = PAGE.to_string();
+            let (next, page): (Vec<u8>, Vec<Vec<u8>>) =
+                self.one("HSCAN", &[key, &cursor, b"COUNT", count.as_bytes()]).await?;
+            page.chunks_exact(2).for_each(|pair| visit(&pair[0], &pair[1]));
+            seen += page.len() / 2;
+            if next == b"0" || seen >= ELEMENTS_MAX {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
     /// Members of a sorted set with scores from `from` to `to`, in the server's notation, lowest first.
     pub async fn scores(&self, key: &[u8], from: &str, to: &str) -> Result<Vec<(Vec<u8>, f64)>> {
         let mut all: Vec<(Vec<u8>, f64)> = Vec::new();

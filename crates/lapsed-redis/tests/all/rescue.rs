@@ -14,6 +14,7 @@ use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
 use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
+mod celery;
 mod sidekiq;
 
 lapsed_testbed::steady_async_tests! {
