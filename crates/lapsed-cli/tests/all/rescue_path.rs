@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lapsed_testbed::resp::RespConnection;
 use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
 use crate::support::{Daemon, lapsed, run, until};
@@ -13,6 +14,7 @@ use crate::support::{Daemon, lapsed, run, until};
 lapsed_testbed::steady_tests! {
     the_path_of_a_new_user_with_rq,
     the_path_of_a_new_user_with_bullmq,
+    the_path_of_a_new_user_with_celery,
 }
 
 /// A busy machine may take long to start an interpreter.
@@ -48,7 +50,7 @@ impl Application {
     fn start(&self, args: &[&str], slow: Option<&str>) -> Program {
         Program::start(&self.interpreter, |command| {
             command.arg(self.dir.path().join(self.file)).args(args).env("REDIS_URL", &self.url);
-            command.envs(slow.map(|slow| ("SLOW", slow)));
+            command.env("LATE", "1").envs(slow.map(|slow| ("SLOW", slow)));
         })
         .unwrap()
     }
@@ -68,6 +70,22 @@ impl Application {
     }
 }
 
+/// Waits until the server has been up for so long: after a restart of Redis, workers have this time to show themselves
+/// again, and a server that a reader has was not started a moment ago.
+fn until_up_for(server: &RedisServer, seconds: u64) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut connection = RespConnection::open(server.port(), LIMIT).unwrap();
+        let info = connection.call(&["INFO", "server"]).unwrap().to_string();
+        let up = info.split("uptime_in_seconds:").nth(1).and_then(|rest| rest.lines().next());
+        if up.is_some_and(|up| up.trim().parse::<u64>().unwrap() > seconds) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{info}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Reads what a program prints until a line begins like this.
 fn until_line(program: &Program, start: &str) -> String {
     loop {
@@ -79,8 +97,9 @@ fn until_line(program: &Program, start: &str) -> String {
 }
 
 /// Types the commands that each one names as the next, and waits for the job on another worker.
-fn walk(preset: &str, file: &'static str) {
+fn walk(preset: &str, file: &'static str, grace_s: u64) {
     let server = RedisServer::start(Engine::Redis).unwrap();
+    until_up_for(&server, grace_s);
     let application = Application::new(file, &server);
     application.leave_an_orphan();
     let url = server.url();
@@ -125,9 +144,13 @@ fn walk(preset: &str, file: &'static str) {
 }
 
 fn the_path_of_a_new_user_with_rq() {
-    walk("rq", "rq_worker.py");
+    walk("rq", "rq_worker.py", 0);
 }
 
 fn the_path_of_a_new_user_with_bullmq() {
-    walk("bullmq", "bullmq_worker.mjs");
+    walk("bullmq", "bullmq_worker.mjs", 0);
+}
+
+fn the_path_of_a_new_user_with_celery() {
+    walk("celery", "celery_worker.py", 90);
 }
