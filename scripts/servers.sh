@@ -11,7 +11,7 @@
 # Into .tools:  bin/ and lib/ (links to each server, tool and library), python/ (a venv: valkey-server and redis-py,
 #               SeaweedFS, moto), node/ (ioredis, Azurite, s3rver), checks/ (a venv: Schemathesis, Hadolint,
 #               validators of manifests), rescue/ (a venv and node modules: the job systems that lapsed
-#               rescues: RQ, Dramatiq, Celery, BullMQ, node-resque), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
+#               rescues: RQ, Dramatiq, Celery, BullMQ, node-resque; asynq where `go` is there), peers/python/ (a venv: RQ and kombu, etcd), peers/node/ (BullMQ).
 #
 # Quiet and quick when all is there. Callers at the same time wait for each other. Starts no service
 # and leaves none running. Exit 1 names what is missing and how to get it.
@@ -98,7 +98,20 @@ checks_complete() {
 
 rescue_complete() {
   [[ -f $tools/rescue.stamp && $(<"$tools/rescue.stamp") == "$rescue_pins" ]] &&
-    [[ -x $tools/rescue/python/bin/python && -d $tools/rescue/node/node_modules/bullmq ]]
+    [[ -x $tools/rescue/python/bin/python && -d $tools/rescue/node/node_modules/bullmq ]] && asynq_complete
+}
+
+# Built from Go, whose modules its go.mod pins. Where there is no `go`, its tests say that they are skipped.
+asynq_source=$PWD/crates/lapsed-redis/tests/all/rescue/asynq
+asynq_pins() { cat "$asynq_source"/{go.mod,go.sum,main.go} | cksum; }
+asynq_complete() {
+  ! type -P go >/dev/null ||
+    [[ -x $tools/rescue/go/asynq && -f $tools/rescue/go/asynq.stamp && $(<"$tools/rescue/go/asynq.stamp") == "$(asynq_pins)" ]]
+}
+install_asynq() {
+  mkdir -p "$tools/rescue/go"
+  quietly "asynq" env -C "$asynq_source" GOFLAGS=-buildvcs=false go build -o "$tools/rescue/go/asynq" .
+  asynq_pins >"$tools/rescue/go/asynq.stamp"
 }
 
 peers_complete() {
@@ -278,6 +291,8 @@ install_checks() {
 
 # The job systems that lapsed rescues, apart from everything else for the same reason.
 install_rescue() {
+  asynq_complete || install_asynq
+  [[ ! -f $tools/rescue.stamp || $(<"$tools/rescue.stamp") != "$rescue_pins" ]] || return 0
   npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS" "node-resque@$NODE_RESQUE" &
   local npm=$!
   venv "$tools/rescue/python"

@@ -17,6 +17,7 @@ mod reclaim;
 mod store;
 mod survey;
 
+mod asynq;
 mod bullmq;
 mod celery;
 mod dramatiq;

@@ -98,6 +98,14 @@ pub fn rescue_node_modules() -> TestbedResult<PathBuf> {
     installed("rescue/node/node_modules")
 }
 
+/// asynq beside a test, built from Go; `None` where there is no `go` to build it with.
+pub fn rescue_asynq() -> TestbedResult<Option<PathBuf>> {
+    match Command::new("go").arg("version").output() {
+        Ok(_) => installed("rescue/go/asynq").map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
 /// The folder that holds `bullmq`. Only benchmarks need the peers: tests never install them.
 pub fn peer_node_modules() -> TestbedResult<PathBuf> {
     installed_by("peers/node/node_modules", &["--peers"])

@@ -3,7 +3,7 @@
 use lapsed_core::{Error, Result};
 
 use super::profile::{Profile, ProfileFacts};
-use super::{RescueLayout, bullmq, celery, dramatiq, rq, sidekiq};
+use super::{RescueLayout, asynq, bullmq, celery, dramatiq, rq, sidekiq};
 
 /// A profile, and how it is made for a layout.
 struct Registered {
@@ -18,6 +18,7 @@ static PROFILES: &[Registered] = &[
     Registered { facts: &bullmq::FACTS, open: bullmq::open },
     Registered { facts: &celery::FACTS, open: celery::open },
     Registered { facts: &sidekiq::FACTS, open: sidekiq::open },
+    Registered { facts: &asynq::FACTS, open: asynq::open },
 ];
 
 /// What people are told about a profile.

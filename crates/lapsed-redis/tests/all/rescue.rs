@@ -1,5 +1,7 @@
 //! Jobs that killed workers of RQ, Dramatiq and BullMQ left, put back in place: the real programs, their own keys.
 
+mod asynq;
+
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
