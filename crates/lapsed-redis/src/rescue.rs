@@ -21,6 +21,7 @@ mod asynq;
 mod bullmq;
 mod celery;
 mod dramatiq;
+mod resque;
 mod rq;
 mod sidekiq;
 

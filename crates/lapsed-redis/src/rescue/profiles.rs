@@ -3,7 +3,7 @@
 use lapsed_core::{Error, Result};
 
 use super::profile::{Profile, ProfileFacts};
-use super::{RescueLayout, asynq, bullmq, celery, dramatiq, rq, sidekiq};
+use super::{RescueLayout, asynq, bullmq, celery, dramatiq, resque, rq, sidekiq};
 
 /// A profile, and how it is made for a layout.
 struct Registered {
@@ -19,6 +19,7 @@ static PROFILES: &[Registered] = &[
     Registered { facts: &celery::FACTS, open: celery::open },
     Registered { facts: &sidekiq::FACTS, open: sidekiq::open },
     Registered { facts: &asynq::FACTS, open: asynq::open },
+    Registered { facts: &resque::FACTS, open: resque::open },
 ];
 
 /// What people are told about a profile.

@@ -1,6 +1,7 @@
 //! Jobs that killed workers of RQ, Dramatiq and BullMQ left, put back in place: the real programs, their own keys.
 
 mod asynq;
+mod resque;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,7 @@ fn program(profile: &str) -> (PathBuf, PathBuf) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/rescue");
     match profile {
         "bullmq" => (paths::node().unwrap(), dir.join("bullmq_worker.mjs")),
+        "resque" => (paths::node().unwrap(), dir.join("resque_worker.mjs")),
         other => (paths::rescue_python().unwrap(), dir.join(format!("{other}_worker.py"))),
     }
 }
@@ -135,6 +137,11 @@ async fn put_back(inflight: &Arc<RescuedInflight>, redis: &Redis, jobs: u64) {
     })
     .await;
     assert_eq!(done, jobs);
+}
+
+/// So that others have time to act in the middle of a pass.
+fn bit_by_bit() -> Policy {
+    Policy { batch: 3, op_delay: Duration::from_millis(10), ..Policy::default() }
 }
 
 const SOON: Duration = Duration::from_millis(500);

@@ -149,12 +149,13 @@ async fn an_active_task_without_a_lease_is_put_back() {
 }
 
 /// Tasks that a killed server left, with a lease that ended long ago. The queue is paused, so that no server takes them.
-fn leave_tasks(asynq: &Asynq, app: &App, tasks: usize) {
-    let ids: Vec<String> = (0..tasks).map(|n| format!("t{n}")).collect();
+fn leave_tasks(asynq: &Asynq, app: &App, tasks: std::ops::Range<usize>) {
+    let ids: Vec<String> = tasks.map(|n| format!("t{n}")).collect();
     asynq.add(&ids.iter().map(String::as_str).collect::<Vec<_>>());
     app.text(&["SET", "asynq:{mails}:paused", "1"]);
     for id in &ids {
-        app.text(&["LMOVE", PENDING, ACTIVE, "RIGHT", "LEFT"]);
+        app.text(&["LREM", PENDING, "0", id]);
+        app.text(&["LPUSH", ACTIVE, id]);
         app.text(&["HSET", &format!("asynq:{{mails}}:t:{id}"), "state", "active"]);
         app.text(&["ZADD", LEASE, &a_minute_ago(), id]);
     }
@@ -175,26 +176,30 @@ async fn trap_f10_asynqs_own_recoverer_at_the_same_instant_leaves_each_task_once
     let server = RedisServer::start(Engine::Redis).unwrap();
     let Some(asynq) = Asynq::on(&server) else { return };
     let app = App::on(&server);
-    leave_tasks(&asynq, &app, TASKS);
     let redis = connect(&server.url());
-    let sweep: Arc<dyn Sweep> = rescued(&redis, "asynq", Duration::ZERO);
-    let small = Policy { batch: 3, ..Policy::default() };
-    let sweeper = sweeper(&sweep, &redis, small);
-    // asynq's recoverer acts when a server starts.
-    let _servers: Vec<Program> = (0..2).map(|_| asynq.start(&["work"], None)).collect();
-    eventually("asynq's recoverer to begin", async || {
-        (app.text(&["EXISTS", "asynq:servers"]) == "1").then_some(())
-    })
-    .await;
-    eventually("nothing to be active", async || {
+    let inflight = rescued(&redis, "asynq", Duration::ZERO);
+    leave_tasks(&asynq, &app, 0..1);
+    // From then on nobody is spared because the server has just been found.
+    put_back(&inflight, &redis, 1).await;
+    leave_tasks(&asynq, &app, 1..TASKS);
+    let sweep: Arc<dyn Sweep> = inflight;
+    let sweeper = sweeper(&sweep, &redis, bit_by_bit());
+    let sweeping = eventually("nothing to be active", async || {
         assert!(pass(&sweeper).await.stopped != Stopped::Error);
         (app.text(&["LLEN", ACTIVE]) == "0").then_some(())
-    })
-    .await;
+    });
+    // asynq's recoverer acts when a server starts.
+    let recovering = async {
+        eventually("lapsed to begin", async || (app.number(&["LLEN", PENDING]) > 5).then_some(()))
+            .await;
+        [asynq.start(&["work"], None), asynq.start(&["work"], None)]
+    };
+    let (_, _servers) = tokio::join!(sweeping, recovering);
     let (mut all, retried) = on_queue_and_retried(&app);
     let put_back = receipts(&redis, &id()).await.len();
     eprintln!("{put_back} tasks were put back by lapsed, {retried} were retried by asynq");
     assert_eq!((all.len(), put_back + retried), (TASKS, TASKS));
+    assert!(retried > 0, "asynq's recoverer had its share");
     all.dedup();
     assert_eq!(all.len(), TASKS, "no task is there twice");
 }
@@ -204,7 +209,7 @@ async fn two_sweepers_put_each_task_back_once() {
     let server = RedisServer::start(Engine::Valkey).unwrap();
     let Some(asynq) = Asynq::on(&server) else { return };
     let app = App::on(&server);
-    leave_tasks(&asynq, &app, TASKS);
+    leave_tasks(&asynq, &app, 0..TASKS);
     let (one, other) = (connect(&server.url()), connect(&server.url()));
     let both =
         [&one, &other].map(|redis| rescued(redis, "asynq", Duration::ZERO) as Arc<dyn Sweep>);
@@ -247,7 +252,7 @@ async fn a_wrong_type_and_a_deleted_task_are_left_alone() {
     let server = RedisServer::start(Engine::Valkey).unwrap();
     let Some(asynq) = Asynq::on(&server) else { return };
     let app = App::on(&server);
-    leave_tasks(&asynq, &app, 3);
+    leave_tasks(&asynq, &app, 0..3);
     app.text(&["SET", "asynq:{mails}:archived", "not a sorted set"]);
     let redis = connect(&server.url());
     let sweep: Arc<dyn Sweep> = rescued(&redis, "asynq", Duration::ZERO);
