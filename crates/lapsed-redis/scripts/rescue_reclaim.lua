@@ -7,7 +7,7 @@
 --                       how sure it is that the worker held the job; see `recovered` in records.rs). s.own_did and
 --                       s.own_extra, if they are set, replace what the policy decides
 --   put_back(s, at, front)  the job waits on its queue again; if s.to is set, on the queue of that name, whose key is
---                       s.to_key
+--                       s.to_key. Sets s.next_id if the job has another id from now on
 --   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
 --   discard(s, at)      the job is gone
 --   after(s, at)        called once for each that was judged G: removes what points to nothing, or does nothing
@@ -152,8 +152,6 @@ if act and #reclaimed > 0 then
   write_receipts()
   local log, log_at = {}, {}
   for _, s in ipairs(reclaimed) do
-    log[#log + 1], log[#log + 2] = s.id, s.log
-    log_at[#log_at + 1], log_at[#log_at + 2] = whole(now), s.id
     if s.did == 'p' then
       put_back(s, at, s.extra)
     elseif s.did == 'd' then
@@ -161,6 +159,9 @@ if act and #reclaimed > 0 then
     else
       discard(s, at)
     end
+    local id = s.next_id or s.id
+    log[#log + 1], log[#log + 2] = id, s.log
+    log_at[#log_at + 1], log_at[#log_at + 2] = whole(now), id
   end
   each('HSET', crashes, log)
   each('ZADD', crashes_at, log_at)

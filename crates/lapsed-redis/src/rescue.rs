@@ -24,6 +24,7 @@ mod dramatiq;
 mod resque;
 mod rq;
 mod sidekiq;
+mod streams;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -50,6 +51,8 @@ pub struct RescueLayout {
     pub queues: BTreeSet<Name>,
     /// The namespace or prefix of the system's keys; `None`: the system's default, or what is found.
     pub prefix: Option<String>,
+    /// The key that each consumer of a stream renews, with `{consumer}` in the place of its name; `None`: it has none.
+    pub heartbeat_key: Option<String>,
     /// How long a worker may show no sign of life; `None`: as the system itself has it.
     pub limit: Option<Duration>,
     /// How long everybody is spared after the server was away; `None`: as long as a living worker of the system may need to
@@ -71,6 +74,7 @@ impl RescueLayout {
             profile: profile.to_owned(),
             queues: BTreeSet::new(),
             prefix: None,
+            heartbeat_key: None,
             limit: None,
             grace: None,
             as_system: false,

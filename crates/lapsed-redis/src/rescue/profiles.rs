@@ -3,7 +3,7 @@
 use lapsed_core::{Error, Result};
 
 use super::profile::{Profile, ProfileFacts};
-use super::{RescueLayout, asynq, bullmq, celery, dramatiq, resque, rq, sidekiq};
+use super::{RescueLayout, asynq, bullmq, celery, dramatiq, resque, rq, sidekiq, streams};
 
 /// A profile, and how it is made for a layout.
 struct Registered {
@@ -20,6 +20,7 @@ static PROFILES: &[Registered] = &[
     Registered { facts: &sidekiq::FACTS, open: sidekiq::open },
     Registered { facts: &asynq::FACTS, open: asynq::open },
     Registered { facts: &resque::FACTS, open: resque::open },
+    Registered { facts: &streams::FACTS, open: streams::open },
 ];
 
 /// What people are told about a profile.

@@ -148,15 +148,33 @@ impl Reader<'_> {
         &self,
         pattern: Option<&[u8]>,
         limits: ScanLimits,
+        visit: impl FnMut(&[u8]),
+    ) -> Result<u64> {
+        let filter = pattern.map(|pattern| (b"MATCH".as_slice(), pattern));
+        self.scan_by(filter, limits, visit).await
+    }
+
+    /// The same for the names of keys of one type.
+    pub async fn scan_type(
+        &self,
+        kind: &str,
+        limits: ScanLimits,
+        visit: impl FnMut(&[u8]),
+    ) -> Result<u64> {
+        self.scan_by(Some((b"TYPE", kind.as_bytes())), limits, visit).await
+    }
+
+    async fn scan_by(
+        &self,
+        filter: Option<(&[u8], &[u8])>,
+        limits: ScanLimits,
         mut visit: impl FnMut(&[u8]),
     ) -> Result<u64> {
         let (mut cursor, mut seen) = (b"0".to_vec(), 0);
         loop {
             let count = (2 * PAGE).to_string();
             let mut args: Vec<&[u8]> = vec![&cursor, b"COUNT", count.as_bytes()];
-            if let Some(pattern) = pattern {
-                args.extend([b"MATCH".as_slice(), pattern]);
-            }
+            args.extend(filter.iter().flat_map(|(what, value)| [*what, *value]));
             let (next, page): (Vec<u8>, Vec<Vec<u8>>) = self.one("SCAN", &args).await?;
             page.iter().for_each(|key| visit(key));
             seen += 2 * PAGE as u64;

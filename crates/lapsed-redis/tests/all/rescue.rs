@@ -2,6 +2,7 @@
 
 mod asynq;
 mod resque;
+mod streams;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

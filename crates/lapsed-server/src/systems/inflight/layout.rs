@@ -157,6 +157,7 @@ pub struct LayoutSection {
     pub queue_key: Option<String>,
     pub prefix: Option<String>,
     pub preset: Option<LayoutPreset>,
+    pub heartbeat_key: Option<String>,
     pub index_key: Option<String>,
     pub jobs_key: Option<String>,
     pub gc_lock_key: Option<String>,
@@ -232,6 +233,9 @@ impl LayoutSection {
         if self.seen.is_some() {
             return Err(section.wrong("seen", SEEN_IS_FOR));
         }
+        if self.heartbeat_key.is_some() {
+            return Err(section.wrong("heartbeat_key", "goes with preset = \"streams\""));
+        }
         let usual = match self.access {
             Access::Native => QueueWord::Lapsed,
             Access::Adopt => QueueWord::Sidekiq,
@@ -293,7 +297,9 @@ impl LayoutSection {
             prefix: prefix.clone().unwrap_or_default(),
             adopted: None,
             rescued: Some(
-                Rescued::new(section, profile, queues, prefix)?.seen(section, self.seen)?,
+                Rescued::new(section, profile, queues, prefix)?
+                    .seen(section, self.seen)?
+                    .with_heartbeat_key(section, self.heartbeat_key.take())?,
             ),
         })
     }

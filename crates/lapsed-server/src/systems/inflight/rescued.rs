@@ -61,6 +61,8 @@ pub struct Rescued {
     pub as_system: bool,
     /// How many heartbeats must have shown a job; `None`: one.
     seen: Option<u8>,
+    /// The key that each consumer of a stream renews.
+    heartbeat_key: Option<String>,
 }
 
 /// The preset of the system whose keys show what a worker ran as of its last heartbeat only.
@@ -86,7 +88,14 @@ impl Rescued {
                 return Err(section.wrong("queues", &what));
             }
         };
-        Ok(Rescued { profile, queues, prefix, seen: None, as_system: false })
+        Ok(Rescued {
+            profile,
+            queues,
+            prefix,
+            as_system: false,
+            seen: None,
+            heartbeat_key: None,
+        })
     }
 
     /// With the number of heartbeats that must have shown a job: 1 or 2.
@@ -100,11 +109,35 @@ impl Rescued {
         }
     }
 
+    /// Refuses the key for systems that have a sign of life of their own.
+    pub fn with_heartbeat_key(
+        mut self,
+        section: &Section<'_>,
+        key: Option<String>,
+    ) -> Result<Rescued, ConfigError> {
+        match &key {
+            Some(_) if self.profile.name != "streams" => {
+                let what = format!(
+                    "has no effect with preset = \"{}\", which knows the sign of life",
+                    self.profile.name
+                );
+                return Err(section.wrong("heartbeat_key", &what));
+            }
+            Some(key) if !key.contains("{consumer}") => {
+                return Err(section.wrong("heartbeat_key", "must contain `{consumer}`"));
+            }
+            _ => {}
+        }
+        self.heartbeat_key = key;
+        Ok(self)
+    }
+
     /// The layout that the Redis store is opened with. `limit`: how long a worker may show no sign of life.
     pub fn layout(&self, limit: Duration, recovery: &RecoveryPolicy) -> RescueLayout {
         RescueLayout {
             queues: self.queues.iter().cloned().collect(),
             prefix: self.prefix.clone(),
+            heartbeat_key: self.heartbeat_key.clone(),
             limit: Some(limit),
             as_system: self.as_system,
             seen: self.seen,
