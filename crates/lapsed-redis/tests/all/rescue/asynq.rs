@@ -5,6 +5,7 @@ use super::*;
 
 lapsed_testbed::steady_async_tests! {
     a_task_of_a_killed_server_runs_on_another_server,
+    a_lease_of_30_s_and_the_usual_limit_are_waited_for,
     trap_f1_a_living_server_keeps_its_task_even_without_a_lease,
     an_active_task_without_a_lease_is_put_back,
     trap_f10_asynqs_own_recoverer_at_the_same_instant_leaves_each_task_once,
@@ -111,6 +112,28 @@ async fn a_task_of_a_killed_server_runs_on_another_server() {
         (app.text(&["EXISTS", ACTIVE, LEASE]) == "0").then_some(())
     })
     .await;
+}
+
+async fn a_lease_of_30_s_and_the_usual_limit_are_waited_for() {
+    let server = RedisServer::start(Engine::Valkey).unwrap();
+    let Some(asynq) = Asynq::on(&server) else { return };
+    asynq.add(&["a"]);
+    let (worker, _) = asynq.stuck();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    let sweep: Arc<dyn Sweep> = rescued(&redis, "asynq", Duration::from_secs(5));
+    let sweeper = sweeper(&sweep, &redis, Policy::default());
+    shown(&app).await;
+    let lease_s: u64 = app.text(&["ZSCORE", LEASE, "a"]).parse().unwrap();
+    worker.kill().unwrap();
+    let killed = std::time::Instant::now();
+    while pass(&sweeper).await.reclaimed == 0 {
+        assert!(killed.elapsed() < LIMIT, "it was not put back");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    eprintln!("the task was on its queue {:.1} s after the kill", killed.elapsed().as_secs_f64());
+    let found = receipts(&redis, &id()).await;
+    assert!(found[0].at_ms >= (lease_s + 5) * 1_000, "not before the end of the lease: {found:?}");
+    assert!(found[0].owner.as_str().split(':').count() == 3, "HOST:PID:ID: {found:?}");
 }
 
 async fn trap_f1_a_living_server_keeps_its_task_even_without_a_lease() {

@@ -1,7 +1,7 @@
 """A consumer of a stream beside a test. Usage: streams_worker.py add ID... | work NAME
 
 `add` adds entries and prints `added`. `work` reads the group `workers` as the consumer NAME: an entry prints `started ID`,
-waits for SLOW seconds, is acknowledged, and prints `ran ID`. Every 100 ms it renews the key `alive:NAME` for a second.
+waits for SLOW seconds, is acknowledged, and prints `ran ID`. Every 200 ms it renews the key `alive:NAME` for 5 s.
 """
 import os
 import sys
@@ -14,9 +14,13 @@ connection = redis.Redis.from_url(os.environ["REDIS_URL"])
 
 
 def beat(name):
+    connection.set(f"alive:{name}", "1", px=5000)
+
+
+def beat_on(name):
     while True:
-        connection.set(f"alive:{name}", "1", px=1000)
-        time.sleep(0.1)
+        time.sleep(0.2)
+        beat(name)
 
 
 if sys.argv[1] == "add":
@@ -25,7 +29,8 @@ if sys.argv[1] == "add":
     print("added", flush=True)
 else:
     name = sys.argv[2]
-    threading.Thread(target=beat, args=(name,), daemon=True).start()
+    beat(name)
+    threading.Thread(target=beat_on, args=(name,), daemon=True).start()
     try:
         connection.xgroup_create("mails", "workers", id="0", mkstream=True)
     except redis.ResponseError:
