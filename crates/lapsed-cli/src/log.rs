@@ -6,9 +6,12 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::debug_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::{Cli, Command, LogFormat};
 use lapsed_server::print::visible;
@@ -20,10 +23,10 @@ pub fn start(cli: &Cli) {
         (_, 0) => "warn",
         _ => "debug",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Tests may start the log twice; the second start changes nothing.
-    let _ = match cli.log {
+    let chosen = std::env::var("RUST_LOG").ok().and_then(|levels| levels.parse().ok());
+    let levels: Targets = chosen.unwrap_or_else(|| usual.parse().expect("a level"));
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match cli.log {
         LogFormat::Text => {
             let fields = debug_fn(|writer, field, value| {
                 let text = format!("{value:?}");
@@ -33,13 +36,15 @@ pub fn start(cli: &Cli) {
                 }
             });
             let colours = std::io::stderr().is_terminal();
-            log.with_target(false).with_ansi(colours).fmt_fields(fields.delimited(" ")).try_init()
+            log.with_target(false).with_ansi(colours).fmt_fields(fields.delimited(" ")).boxed()
         }
         LogFormat::Json => {
             std::panic::set_hook(Box::new(log_panic));
-            log.json().try_init()
+            log.json().boxed()
         }
     };
+    // Tests may start the log twice; the second start changes nothing.
+    let _ = tracing_subscriber::registry().with(lines.with_filter(levels)).try_init();
 }
 
 /// Logs a panic as a line of the log.

@@ -88,14 +88,7 @@ impl Rescued {
                 return Err(section.wrong("queues", &what));
             }
         };
-        Ok(Rescued {
-            profile,
-            queues,
-            prefix,
-            as_system: false,
-            seen: None,
-            heartbeat_key: None,
-        })
+        Ok(Rescued { profile, queues, prefix, as_system: false, seen: None, heartbeat_key: None })
     }
 
     /// With the number of heartbeats that must have shown a job: 1 or 2.
