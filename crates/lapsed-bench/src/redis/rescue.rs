@@ -2,6 +2,8 @@
 //! by the system's own library (the programs in `peers/`), on the same server, in one run. Beside it: what an idle pass
 //! costs, and how long `detect` takes on a server with millions of keys.
 
+mod killed;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
 
 async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let place = BenchRedis::new().await?;
+    let up_since = Instant::now();
     let orphans = bench.sizes.orphans;
     for (nth, (name, profile)) in RESCUED.iter().enumerate() {
         let Some(peer) = PEERS.iter().find(|peer| peer.name == *name) else { continue };
@@ -57,6 +60,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
         );
         tell_others(table, name, &ours, own.p99_ms);
     }
+    killed::measure(&place, up_since, table).await?;
     detecting(bench, &place, table).await
 }
 

@@ -1,7 +1,8 @@
 // BullMQ beside a test. Usage: bullmq_worker.mjs add ID... | work NAME
 //
 // `add` enqueues jobs and prints `added`. `work` runs a worker whose locks last for a second: a job prints `started ID`,
-// waits for SLOW milliseconds, and prints `ran ID`. Its own check for stalled jobs comes too late to matter.
+// waits for SLOW milliseconds, and prints `ran ID`. LOCK_MS sets another duration. Its own check for stalled jobs comes too
+// late to matter.
 import { Queue, Worker } from 'bullmq';
 
 const url = new URL(process.env.REDIS_URL);
@@ -15,7 +16,7 @@ if (what === 'add') {
   await queue.close();
   console.log('added');
 } else {
-  const options = { connection, name: rest[0], lockDuration: 1000, stalledInterval: 600000 };
+  const options = { connection, name: rest[0], lockDuration: Number(process.env.LOCK_MS ?? 1000), stalledInterval: 600000 };
   const worker = new Worker('mails', async (job) => {
     console.log(`started ${job.id}`);
     await new Promise((done) => setTimeout(done, Number(process.env.SLOW ?? 0)));
