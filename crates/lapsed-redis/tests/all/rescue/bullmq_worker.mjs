@@ -6,7 +6,8 @@
 import { Queue, Worker } from 'bullmq';
 
 const url = new URL(process.env.REDIS_URL);
-const connection = { host: url.hostname, port: Number(url.port), maxRetriesPerRequest: null };
+const db = Number(url.pathname.slice(1) || 0);
+const connection = { host: url.hostname, port: Number(url.port), db, maxRetriesPerRequest: null };
 const [what, ...rest] = process.argv.slice(2);
 if (what === 'add') {
   const queue = new Queue('mails', { connection });
