@@ -25,7 +25,6 @@ const NEW_KIND_WITH: &[(&str, &str)] = &[
 
 /// Files that belong to one kind and are not in its folder yet. A new kind edits none of them.
 const OF_ONE_KIND: &[&str] = &[
-    "lapsed-server/src/config/origin.rs",
     "lapsed-server/src/api/openapi/bounds.rs",
     // Names the core's types for the OpenAPI document.
     "lapsed-server/src/http/schemas.rs",

@@ -68,7 +68,7 @@ pub(super) struct Unclaimed<'a> {
 pub(super) struct Witnessed<'a> {
     pub now_ms: u64,
     pub limit: Duration,
-    /// Nodes that answered.
+    /// Names of the workers that answered in this look.
     pub answering: &'a BTreeSet<String>,
     /// Nodes whose name is bound to the remote control.
     pub bound: &'a BTreeSet<String>,
@@ -105,7 +105,7 @@ pub(super) struct HistoryKeys {
 }
 
 impl HistoryKeys {
-    /// `application`: its `global_keyprefix`.
+    /// `application` is the prefix of the application's own keys, `global_keyprefix`.
     pub fn new(own: &Prefix, application: &str) -> HistoryKeys {
         let key = |what: &str| own.key(&format!("{what}{application}"));
         HistoryKeys { claims: key("celery_claims"), nodes: key("celery_nodes") }

@@ -42,7 +42,7 @@ struct Orphan<'a> {
 pub(super) struct Look<'a> {
     pub reader: &'a Reader<'a>,
     pub request: LookRequest<'a>,
-    /// `global_keyprefix`.
+    /// The prefix of the application's keys and channels, `global_keyprefix`.
     pub prefix: &'a str,
 }
 

@@ -40,7 +40,7 @@ const PROCESSES: usize = 5;
 /// was at most 10 s old. The rest is for a busy host.
 const WATCH_GAP_MS: u64 = 40_000;
 
-/// lapsed's own keys.
+/// Reads and writes the copies, which are keys of lapsed's own.
 pub(super) struct Copies<'a> {
     own: &'a Prefix,
     keys: &'a Keys,
