@@ -36,6 +36,16 @@ pub trait Reconcile: Send + Sync {
         Ok(None)
     }
 
+    /// Whether a scheduled run corrects what differs. If not, it only reports, and correcting is for people to ask for.
+    fn heals_on_schedule(&self) -> bool {
+        true
+    }
+
+    /// What a scheduled run does.
+    fn scheduled_mode(&self) -> PassMode {
+        if self.heals_on_schedule() { PassMode::Reclaim } else { PassMode::DryRun }
+    }
+
     /// Number of requests that reconciling has sent so far, for stores that charge for requests.
     fn requests_sent(&self) -> u64 {
         0

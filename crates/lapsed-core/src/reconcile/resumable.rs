@@ -14,7 +14,7 @@ use crate::name::SystemId;
 use crate::receipt::Observer;
 use crate::schedule::StopSignal;
 use crate::store::Store;
-use crate::sweep::{Cursor, PassMode};
+use crate::sweep::Cursor;
 use crate::upkeep::{IdleRule, ReconcileState};
 
 /// How often the leader looks whether a run is due or unfinished.
@@ -94,16 +94,17 @@ impl ResumableReconcile {
         leads: &impl Fn() -> bool,
     ) -> Result<()> {
         let (began, whole) = (self.clock.mono(), state.next.is_none());
-        let mut report = ReconcileReport::new(&self.system, PassMode::Reclaim, Cursor::default());
+        let act = self.index.scheduled_mode();
+        let mut report = ReconcileReport::new(&self.system, act, Cursor::default());
         let ended = loop {
             let sent = self.index.requests_sent();
             let after = Cursor(state.next.clone());
-            let page = self.index.reconcile(after, PAGE, PassMode::Reclaim);
+            let page = self.index.reconcile(after, PAGE, act);
             let page = match self.call("reconcile", page).await {
                 Ok(page) => page,
                 Err(error) => break Some(error),
             };
-            self.observer.healed(&self.system, &page, PassMode::Reclaim);
+            self.observer.healed(&self.system, &page, act);
             report.count(&page);
             state.unfinished = page.next.is_some();
             state.next = page.next.and_then(|next| next.0);

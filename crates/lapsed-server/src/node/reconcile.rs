@@ -149,8 +149,8 @@ impl Reconciler {
             if !may() {
                 continue;
             }
-            let order =
-                ReconcileOrder { act: PassMode::Reclaim, after: Cursor::default(), list: 0 };
+            let act = self.parts.index.scheduled_mode();
+            let order = ReconcileOrder { act, after: Cursor::default(), list: 0 };
             // The observer has already put the result into the log and the metrics.
             let done = self.run(order, &stop, &mut |_| {}).await;
             if done.is_ok_and(|done| done.error.is_some()) {
