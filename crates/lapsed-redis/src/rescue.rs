@@ -10,6 +10,7 @@
 //! What is not here: taking, heartbeats and completing, which are the foreign system's business.
 
 mod detect;
+mod drift;
 mod profile;
 mod profiles;
 mod reader;
@@ -36,6 +37,7 @@ use lapsed_core::{Error, Name, Result, SystemId};
 use crate::Redis;
 use crate::owners::OwnerService;
 use crate::system_context::{Shard, SystemContext};
+use drift::DriftSearch;
 use profile::Profile;
 use survey::Survey;
 
@@ -92,6 +94,7 @@ pub struct RescuedInflight {
     limit: Duration,
     /// What the last look at the system's keys found.
     last: Mutex<Arc<Survey>>,
+    drift: DriftSearch,
 }
 
 const LOCK: &str = "no holder of this lock panics";
@@ -130,7 +133,8 @@ impl RescuedInflight {
         redis.register_context(&context, Vec::new());
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
-        Ok(RescuedInflight { owners, layout, profile, limit, last: Mutex::default() })
+        let (last, drift) = (Mutex::default(), DriftSearch::default());
+        Ok(RescuedInflight { owners, layout, profile, limit, last, drift })
     }
 
     fn context(&self) -> &Arc<SystemContext> {

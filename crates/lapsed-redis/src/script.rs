@@ -21,14 +21,33 @@ pub(crate) fn rescue_text(part: &str) -> (String, String) {
     (text, sha)
 }
 
-/// The script of a profile: the name that errors have, and the file beside the profile.
-macro_rules! rescue_script {
-    ($name:literal, $file:literal) => {
+/// The step that checks and heals findings of drift in one foreign job system: `part` in front of `rescue_drift.lua`.
+pub(crate) fn drift_text(part: &str) -> (String, String) {
+    let body = format!("{part}\n{}", include_str!("../scripts/rescue_drift.lua"));
+    let text = begin(&[PRELUDE], &body);
+    let sha = redis::Script::new(&text).get_hash().to_owned();
+    (text, sha)
+}
+
+/// A script of a profile: the name that errors have, and the files beside the profile. `$text` puts them in front of what all
+/// profiles share.
+macro_rules! profile_script {
+    ($text:ident, $name:literal, $($file:literal),+) => {
         $crate::script::Script {
             name: $name,
-            body: include_str!($file),
-            inner: std::sync::LazyLock::new(|| $crate::script::rescue_text(include_str!($file))),
+            body: concat!($(include_str!($file)),+),
+            inner: std::sync::LazyLock::new(|| {
+                $crate::script::$text(concat!($(include_str!($file)),+))
+            }),
         }
+    };
+}
+pub(crate) use profile_script;
+
+/// The script of a profile that puts jobs back.
+macro_rules! rescue_script {
+    ($name:literal, $($file:literal),+) => {
+        $crate::script::profile_script!(rescue_text, $name, $($file),+)
     };
 }
 pub(crate) use rescue_script;

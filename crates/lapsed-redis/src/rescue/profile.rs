@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lapsed_core::reconcile::Healed;
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Name, Result};
 
@@ -88,6 +89,52 @@ pub(crate) struct LookRequest<'a> {
     pub own: Option<&'a Prefix>,
 }
 
+/// Something in the system's keys that may contradict the rest of them. `drift.lua` decides whether it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// The word of its kind in the profile's `drift.lua`.
+    pub kind: &'static str,
+    /// The key that is wrong.
+    pub key: String,
+    /// What in that key: a job, a worker, a delivery tag.
+    pub member: String,
+    /// The queue that it concerns, if it concerns one.
+    pub queue: Option<Name>,
+    /// What is wrong, in the system's own words, and how it is healed.
+    pub what: String,
+    pub heal: Healed,
+    pub keys: Vec<String>,
+    pub words: Vec<String>,
+}
+
+/// Where a search for drift stands.
+#[derive(Clone, Copy)]
+pub(crate) struct DriftRequest<'a> {
+    /// What the page before said; `None`: from the beginning.
+    pub after: Option<&'a str>,
+    /// About how many keys or elements to read.
+    pub limit: usize,
+    /// Where lapsed's own keys of this system begin.
+    pub own: &'a Prefix,
+}
+
+/// One page of a search for drift.
+#[derive(Debug, Default)]
+pub(crate) struct DriftPage {
+    pub findings: Vec<Finding>,
+    pub examined: u64,
+    /// What was not looked at, by reason.
+    pub left: BTreeMap<String, u64>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<String>,
+}
+
+impl DriftPage {
+    pub fn leave(&mut self, why: &str, count: u64) {
+        *self.left.entry(why.to_owned()).or_default() += count;
+    }
+}
+
 #[async_trait]
 pub(crate) trait Profile: Send + Sync {
     fn facts(&self) -> &'static ProfileFacts;
@@ -107,6 +154,17 @@ pub(crate) trait Profile: Send + Sync {
     /// The key of the list that a job is moved to by `on_death = { queue = … }`.
     fn other_queue(&self, _job: &HeldJob, _queue: &Name) -> Option<String> {
         None
+    }
+
+    /// The script that checks findings of drift and heals them; `None`: drift is not looked for in this system.
+    fn drift_script(&self) -> Option<&'static Script> {
+        None
+    }
+
+    /// Looks for drift in one page of the system's keys, and writes nothing. It may name too much, because its reads
+    /// are not one step: the script decides.
+    async fn drift(&self, _: &Reader<'_>, _: DriftRequest<'_>) -> Result<DriftPage> {
+        Ok(DriftPage::default())
     }
 
     /// Learns the names that [`may_be_key`](Self::may_be_key) said yes to, so that the next look needs no scan.

@@ -143,6 +143,26 @@ impl Reader<'_> {
         }
     }
 
+    /// One page of SCAN, or with a key of HSCAN, SSCAN or ZSCAN: where the next one begins (`None` at the end), and its elements.
+    /// Something may come twice.
+    pub async fn page(
+        &self,
+        verb: &str,
+        args: &[&[u8]],
+        cursor: &str,
+        limit: usize,
+    ) -> Result<(Option<String>, Vec<Vec<u8>>)> {
+        let mut cmd = redis::cmd(verb);
+        let (key, pattern) = if verb == "SCAN" { (&args[..0], args) } else { (args, &args[..0]) };
+        cmd.arg(key).arg(cursor);
+        if let [pattern] = pattern {
+            cmd.arg("MATCH").arg(pattern);
+        }
+        cmd.arg("COUNT").arg(limit.max(1));
+        let (next, page): (String, Vec<Vec<u8>>) = self.connection.query(verb, &cmd).await?;
+        Ok(((next != "0").then_some(next), page))
+    }
+
     /// Goes through the names of all keys (of those that match `pattern`), in pages with a pause after each. Returns how many were seen.
     pub async fn scan(
         &self,
@@ -193,4 +213,9 @@ impl Reader<'_> {
             cursor = next;
         }
     }
+}
+
+/// A text that stands for itself in a pattern of SCAN.
+pub(crate) fn escaped(text: &str) -> String {
+    text.chars().flat_map(|c| if "*?[]\\^".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
 }

@@ -19,6 +19,7 @@ use lapsed_testbed::{Engine, Program, RedisServer, paths};
 use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
 mod celery;
+mod drift;
 mod sidekiq;
 
 lapsed_testbed::steady_async_tests! {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{Inflight, InflightParts, InflightStore};
+use lapsed_core::reconcile::Reconcile;
 use lapsed_core::{Kind, Result, SystemId};
 
 use crate::assembly::{Assembly, Index};
@@ -86,7 +87,9 @@ impl Carries<InflightSpec> for lapsed_redis::Redis {
                 Ok((Arc::new(self.adopted_inflight(id.clone(), layout)?), None))
             }
             RedisInflight::Rescue(layout) => {
-                Ok((Arc::new(self.rescued_inflight(id.clone(), layout)?), None))
+                let inflight = Arc::new(self.rescued_inflight(id.clone(), layout)?);
+                let index = inflight.finds_drift().then(|| inflight.clone() as Arc<dyn Reconcile>);
+                Ok((inflight, index))
             }
         }
     }

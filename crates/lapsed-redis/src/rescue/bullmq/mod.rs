@@ -3,6 +3,8 @@
 //! A job in `PREFIX:QUEUE:active` without its lock has no worker: BullMQ sets the lock in the step that moves the job there, and the
 //! worker renews it. A lock says nothing about who holds it, so that workers cannot be counted; the job's field `pb` names its worker if the worker has a name.
 
+mod drift;
+
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,7 +13,9 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{
+    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+};
 use super::reader::{Reader, ScanLimits};
 use crate::script::{Script, rescue_script};
 
@@ -82,6 +86,14 @@ impl Profile for BullMq {
         let mut known = self.known.lock().expect(LOCK);
         known.bases = keys.iter().filter_map(base).collect();
         known.at_ms = u64::MAX;
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, _: LookRequest<'_>) -> Result<Option<Seen>> {

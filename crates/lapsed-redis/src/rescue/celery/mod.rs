@@ -14,6 +14,7 @@
 //! Who can come in between asking and putting back is written down in `put_back.lua`, which guards against it. A look that acts also
 //! renews the score of what is claimed, so that Celery does not deliver long and scheduled tasks a second time.
 
+mod drift;
 mod history;
 mod inspect;
 mod json;
@@ -28,8 +29,8 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{LookRequest, Profile, ProfileFacts, Seen};
-use super::reader::{Reader, ScanLimits};
+use super::profile::{DriftPage, DriftRequest, LookRequest, Profile, ProfileFacts, Seen};
+use super::reader::{Reader, ScanLimits, escaped};
 use crate::script::{Script, rescue_script};
 use look::Look;
 use message::{SEPARATOR, lists_of};
@@ -93,6 +94,14 @@ impl Profile for Celery {
     fn learn(&self, keys: &[Vec<u8>]) {
         let keys = keys.iter().filter_map(|key| String::from_utf8(key.clone()).ok()).collect();
         *self.found.lock().expect(LOCK) = FoundBindings { at_ms: u64::MAX, keys };
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
@@ -174,11 +183,6 @@ impl Celery {
         }
         Ok(())
     }
-}
-
-/// A text that stands for itself in a pattern.
-fn escaped(text: &str) -> String {
-    text.chars().flat_map(|c| if "*?[]\\^".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
 }
 
 /// A key has another type than Celery gives it.

@@ -4,6 +4,8 @@
 //! worker has fetched lies in its sets `NAMESPACE:__acks__.WORKER.QUEUE`. A worker whose score did not change since its
 //! sets were looked for can have no new ones, so each silent worker is looked for once.
 
+mod drift;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,8 +14,10 @@ use async_trait::async_trait;
 use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
-use super::reader::{Reader, ScanLimits};
+use super::profile::{
+    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+};
+use super::reader::{Reader, ScanLimits, escaped};
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_dramatiq", "put_back.lua");
@@ -74,6 +78,14 @@ impl Profile for Dramatiq {
             Some(std::str::from_utf8(key).ok()?.strip_suffix(":__heartbeats__")?.to_owned())
         };
         *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
@@ -220,11 +232,6 @@ impl Dramatiq {
 fn split_set(rest: &str) -> Option<(&str, &str)> {
     let (worker, queue) = rest.split_at_checked(WORKER_CHARS)?;
     Some((worker, queue.strip_prefix('.')?)).filter(|(_, queue)| !queue.is_empty())
-}
-
-/// A text that stands for itself in a pattern of SCAN.
-fn escaped(text: &str) -> String {
-    text.chars().flat_map(|c| if "*?[]\\^".contains(c) { vec!['\\', c] } else { vec![c] }).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! connection at once, a stopped one keeps it, and a living one that lost it is subscribed again within a second. Where
 //! the server does not answer `PUBSUB`, the deadline in `rq:wip:QUEUE` decides, which the worker renews.
 
+mod drift;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -11,11 +13,13 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{
+    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
-static PUT_BACK: Script = rescue_script!("rescue_rq", "put_back.lua");
+static PUT_BACK: Script = rescue_script!("rescue_rq", "iso.lua", "put_back.lua");
 
 /// A connection that has been gone for the limit does not come back. After the server was away, a worker may take a minute
 /// to connect again.
@@ -71,6 +75,14 @@ impl Profile for Rq {
 
     fn other_queue(&self, _: &HeldJob, queue: &Name) -> Option<String> {
         Some(format!("rq:queue:{queue}"))
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {

@@ -27,6 +27,7 @@
 //! stored decoded and encoding them again would change them.
 
 mod copies;
+mod drift;
 mod entry;
 mod keys;
 mod scene;
@@ -42,7 +43,7 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen};
+use super::profile::{DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 use copies::{CopiedJob, Copies, Mark};
@@ -125,6 +126,14 @@ impl Profile for Sidekiq {
             Some(Keys::new(std::str::from_utf8(key).ok()?.strip_suffix("processes")?))
         };
         *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {

@@ -1,7 +1,7 @@
 """RQ beside a test. Usage: rq_worker.py add ID... | work NAME
 
 `add` enqueues jobs and prints `added`. `work` runs RQ's own forking worker: a job prints `started ID HORSE`, waits until
-the environment's SLOW seconds are over, and prints `ran ID`.
+the environment's SLOW seconds are over, and prints `ran ID`. With ALSO in the environment, the worker serves that queue, too.
 """
 import logging
 import os
@@ -30,4 +30,5 @@ if __name__ == "__main__":
         print("added", flush=True)
     else:
         logging.getLogger("rq.worker").setLevel(logging.ERROR)
-        rq.Worker([queue], connection=connection, name=sys.argv[2]).work(logging_level="ERROR")
+        also = [rq.Queue(name, connection=connection) for name in os.environ.get("ALSO", "").split()]
+        rq.Worker([queue, *also], connection=connection, name=sys.argv[2]).work(logging_level="ERROR")
