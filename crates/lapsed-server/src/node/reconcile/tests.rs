@@ -17,6 +17,8 @@ struct Numbers {
     indexed: Mutex<BTreeSet<u64>>,
     fail_from: Option<u64>,
     silent: bool,
+    /// Belongs to somebody else, so that scheduled runs only report.
+    is_foreign: bool,
 }
 
 impl Numbers {
@@ -58,6 +60,10 @@ impl Reconcile for Numbers {
 
     async fn extent(&self) -> Result<u64> {
         Ok(ROWS)
+    }
+
+    fn heals_on_schedule(&self) -> bool {
+        !self.is_foreign
     }
 }
 
@@ -201,4 +207,23 @@ async fn by_itself_it_runs_first_after_one_interval_and_only_in_its_turn() {
     assert_eq!(indexed(), ROWS as usize);
     stopper.stop();
     keeping.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_scheduled_run_only_reports_what_is_healed_on_request() {
+    let clock = ManualClock::at(1);
+    let numbers = Numbers { is_foreign: true, ..Numbers::drifted() };
+    let Bed { reconciler, metrics, index } = bed(numbers, Arc::new(clock.clone()));
+    let (stopper, stop) = StopSignal::channel();
+    let keeping = tokio::spawn(async move { reconciler.keep(stop, || true).await });
+    for _ in 0..9 * 24 {
+        clock.advance(Duration::from_secs(3600));
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+    }
+    stopper.stop();
+    keeping.await.unwrap();
+    assert!(has(&metrics, &format!("{DRIFT} 120")) && has(&metrics, &format!("{ADDED} 0")));
+    assert_eq!(index.indexed.lock().unwrap().len(), 1_080, "nothing changed");
 }
