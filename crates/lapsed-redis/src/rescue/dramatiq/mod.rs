@@ -196,6 +196,8 @@ impl Dramatiq {
             for queue in queues {
                 let key = |what: &str| format!("{namespace}:{what}");
                 let acks = key(&format!("__acks__.{worker}.{queue}"));
+                // Delayed messages have no place of their own for dead letters.
+                let letters = queue.strip_suffix(".DQ").unwrap_or(queue);
                 let ids = reader.set(acks.as_bytes()).await?;
                 seen.examined += ids.len() as u64;
                 let (Ok(owner), Ok(name)) = (Name::new(worker), Name::new(queue)) else { continue };
@@ -211,8 +213,8 @@ impl Dramatiq {
                             acks.clone(),
                             key(&format!("{queue}.msgs")),
                             key(queue),
-                            key(&format!("{queue}.XQ")),
-                            key(&format!("{queue}.XQ.msgs")),
+                            key(&format!("{letters}.XQ")),
+                            key(&format!("{letters}.XQ.msgs")),
                         ],
                         words: vec![worker.clone(), id],
                     });
