@@ -198,6 +198,13 @@ impl Dramatiq {
                 let acks = key(&format!("__acks__.{worker}.{queue}"));
                 // Delayed messages have no place of their own for dead letters.
                 let letters = queue.strip_suffix(".DQ").unwrap_or(queue);
+                let kind = reader.kind(acks.as_bytes()).await?;
+                if kind != "set" {
+                    if kind != "none" {
+                        seen.notes.push(format!("`{acks}` is a {kind}, not a set, and is left alone"));
+                    }
+                    continue;
+                }
                 let ids = reader.set(acks.as_bytes()).await?;
                 seen.examined += ids.len() as u64;
                 let (Ok(owner), Ok(name)) = (Name::new(worker), Name::new(queue)) else { continue };

@@ -92,8 +92,11 @@ impl Profile for Rq {
             return Ok(None);
         }
         let mut seen = Seen { silence_is_noticed: true, ..Seen::default() };
-        let queues = self.queues(reader, &mut seen).await?;
-        self.registered_workers(reader, &mut seen).await?;
+        let queues =
+            if queues == "set" { self.queues(reader, &mut seen).await? } else { Vec::new() };
+        if workers == "set" {
+            self.registered_workers(reader, &mut seen).await?;
+        }
         let mut running = Vec::new();
         for queue in &queues {
             running.extend(self.running(reader, queue, &mut seen).await?);
@@ -156,7 +159,16 @@ impl Rq {
         queue: &Name,
         seen: &mut Seen,
     ) -> Result<Vec<Execution>> {
-        let members = reader.scores(format!("rq:wip:{queue}").as_bytes(), "-inf", "+inf").await?;
+        let key = format!("rq:wip:{queue}");
+        let kind = reader.kind(key.as_bytes()).await?;
+        if kind != "zset" {
+            if kind != "none" {
+                let note = format!("`{key}` is a {kind}, not a sorted set, and is left alone");
+                seen.notes.push(note);
+            }
+            return Ok(Vec::new());
+        }
+        let members = reader.scores(key.as_bytes(), "-inf", "+inf").await?;
         seen.in_flight += members.len() as u64;
         seen.examined += members.len() as u64;
         let mut running = Vec::new();
