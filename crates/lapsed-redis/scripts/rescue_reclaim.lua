@@ -2,8 +2,8 @@
 -- put it. In front of this stands the part of one system (`src/rescue/SYSTEM/put_back.lua`), which defines
 --   TYPES               the type of each of a suspect's keys
 --   WRITES              the commands that it may call, each with the number of its key
---   judge(s, at)        nil if the job's worker is dead, and then s.deadline and s.payload are set; or a code, and
---                       s.text with U. May set s.place (`s`: dead letters are in Sidekiq's set) and s.sure (a digit for
+--   judge(s, at)        nil if the job's worker is dead, and then s.deadline is set, and s.payload or s.read_payload, which
+--                       is called only if the receipt keeps the payload (it may have megabytes); or a code, and s.text with U. May set s.place (`s`: dead letters are in Sidekiq's set) and s.sure (a digit for
 --                       how sure it is that the worker held the job; see `recovered` in records.rs). s.own_did and
 --                       s.own_extra, if they are set, replace what the policy decides
 --   put_back(s, at, front)  the job waits on its queue again; if s.to is set, on the queue of that name, whose key is
@@ -135,7 +135,7 @@ local function write_receipts()
     entry[i + 1], entry[i + 2], entry[i + 3], entry[i + 4] = 'k', s.id, 'o', s.owner
     entry[i + 5], entry[i + 6], entry[i + 7], entry[i + 8] = 'd', whole(s.deadline), 'j', s.note
     if s.did == 'x' then
-      local tail = pack_tail('0', '', '', s.log, s.queue, s.payload)
+      local tail = pack_tail('0', '', '', s.log, s.queue, s.payload or s.read_payload())
       entry[i + 9], entry[i + 10] = 'y', tail
       bytes = bytes + #tail
     end

@@ -26,7 +26,9 @@ local function judge(s, at)
     s.dangling = true
     return 'G'
   end
-  s.payload = redis.call('HGET', s.keys[4], 'data') or ''
+  s.read_payload = function()
+    return redis.call('HGET', s.keys[4], 'data') or ''
+  end
   return nil
 end
 

@@ -23,8 +23,10 @@ local function judge(s, at)
   if redis.call('SISMEMBER', s.keys[2], id) == 0 then
     return 'G'
   end
-  s.payload = redis.call('HGET', s.keys[3], id)
-  return not s.payload and 'G' or nil
+  s.read_payload = function()
+    return redis.call('HGET', s.keys[3], id)
+  end
+  return redis.call('HEXISTS', s.keys[3], id) == 0 and 'G' or nil
 end
 
 -- As `requeue` in Dramatiq's dispatch.lua, which appends.
@@ -35,10 +37,11 @@ end
 
 -- As `nack`.
 local function bury(s, at)
+  local message = s.read_payload()
   redis.call('SREM', s.keys[2], s.words[2])
   redis.call('HDEL', s.keys[3], s.words[2])
   redis.call('ZADD', s.keys[5], whole(at.now), s.words[2])
-  redis.call('HSET', s.keys[6], s.words[2], s.payload)
+  redis.call('HSET', s.keys[6], s.words[2], message)
 end
 
 local function discard(s)

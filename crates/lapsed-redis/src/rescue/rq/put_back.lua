@@ -85,10 +85,12 @@ local function judge(s, at)
       return code
     end
   end
-  local job = redis.call('HMGET', s.keys[2], 'status', 'data')
+  local job = redis.call('HMGET', s.keys[2], 'status')
   local waits = job[1] == 'queued' and redis.call('LPOS', s.keys[5], s.words[2])
   if (job[1] == 'started' or job[1] == 'queued') and not waits then
-    s.payload = job[2] or ''
+    s.read_payload = function()
+      return redis.call('HGET', s.keys[2], 'data') or ''
+    end
     if s.words[6] == 'as-rq' then
       judge_retry(s)
     end
