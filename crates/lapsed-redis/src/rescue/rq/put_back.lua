@@ -64,6 +64,17 @@ local function judge_retry(s)
   s.own_did, s.own_extra = 'p', job[3] == '1' or job[3] == 'True'
 end
 
+-- Whether the job was enqueued again and has another execution: then only this one is removed. Two that are both over never
+-- remove each other, because a batch has each job once.
+local function runs_elsewhere(s)
+  for _, execution in ipairs(redis.call('ZRANGE', s.keys[4], 0, -1)) do
+    if execution ~= s.words[3] and redis.call('ZSCORE', s.keys[1], s.words[2] .. ':' .. execution) then
+      return true
+    end
+  end
+  return false
+end
+
 local function judge(s, at)
   local score = s.words[1] ~= '' and redis.call('ZSCORE', s.keys[1], s.words[1]) or nil
   if s.words[1] ~= '' and not score then
@@ -87,7 +98,7 @@ local function judge(s, at)
   end
   local job = redis.call('HMGET', s.keys[2], 'status')
   local waits = job[1] == 'queued' and redis.call('LPOS', s.keys[5], s.words[2])
-  if (job[1] == 'started' or job[1] == 'queued') and not waits then
+  if (job[1] == 'started' or job[1] == 'queued') and not waits and not runs_elsewhere(s) then
     s.read_payload = function()
       return redis.call('HGET', s.keys[2], 'data') or ''
     end
@@ -96,17 +107,21 @@ local function judge(s, at)
     end
     return nil
   end
-  -- It has ended, or is on its queue again: only what still points to it is removed.
+  -- It has ended, is on its queue again, or runs elsewhere: only what still points to it is removed.
   s.is_over = true
   return 'G'
 end
 
-local function take_out(s)
+local function take_execution_out(s)
   if s.words[1] ~= '' then
     redis.call('ZREM', s.keys[1], s.words[1])
     redis.call('DEL', s.keys[3])
     redis.call('ZREM', s.keys[4], s.words[3])
   end
+end
+
+local function take_out(s)
+  take_execution_out(s)
   redis.call('LREM', s.keys[6], 1, s.words[2])
 end
 
@@ -145,7 +160,13 @@ local function discard(s)
 end
 
 local function after(s)
-  if s.is_over then
+  if not s.is_over then
+    return
+  end
+  -- Another worker may have taken the job and not started it: then its id is in the intermediate list.
+  if s.words[1] ~= '' then
+    take_execution_out(s)
+  else
     take_out(s)
   end
 end
