@@ -56,7 +56,8 @@ struct Execution {
     execution: String,
     deadline_ms: u64,
     worker: Option<Name>,
-    started: String,
+    /// When the execution began, in milliseconds of the worker's clock; 0: unknown.
+    started_ms: u64,
 }
 
 #[async_trait]
@@ -183,7 +184,7 @@ impl Rq {
                 execution: execution.to_owned(),
                 deadline_ms: (score.max(0.0) as u64 + 1) * 1_000,
                 worker: None,
-                started: String::new(),
+                started_ms: 0,
             });
         }
         Ok(running)
@@ -191,14 +192,17 @@ impl Rq {
 
     /// The execution names its worker from RQ 2.11 on, and expires; the job names the last one that started it.
     async fn read_workers(&self, reader: &Reader<'_>, running: &mut [Execution]) -> Result<()> {
-        let fields = |key: String| {
-            [key.as_str(), "worker_name", "started_at"]
-                .map(|word| word.as_bytes().to_vec())
-                .to_vec()
+        let fields = |key: String, time: &str| {
+            [key.as_str(), "worker_name", time].map(|word| word.as_bytes().to_vec()).to_vec()
         };
-        let executions: Vec<_> =
-            running.iter().map(|one| fields(format!("rq:execution:{}", one.member))).collect();
-        let jobs: Vec<_> = running.iter().map(|one| fields(format!("rq:job:{}", one.id))).collect();
+        let executions: Vec<_> = running
+            .iter()
+            .map(|one| fields(format!("rq:execution:{}", one.member), "created_at"))
+            .collect();
+        let jobs: Vec<_> = running
+            .iter()
+            .map(|one| fields(format!("rq:job:{}", one.id), "started_at"))
+            .collect();
         type Fields = Option<Vec<Option<String>>>;
         let executions: Vec<Fields> = reader.each("HMGET", &executions).await?;
         let jobs: Vec<Fields> = reader.each("HMGET", &jobs).await?;
@@ -209,7 +213,12 @@ impl Rq {
             let name =
                 first(&execution, 0).or_else(|| first(&job, 0)).filter(|name| !name.is_empty());
             one.worker = name.and_then(|name| Name::new(&name).ok());
-            one.started = first(&job, 1).unwrap_or_default();
+            // The job's own time of start is that of the run before, until the work horse has begun.
+            let created = first(&execution, 1).and_then(|seconds| seconds.parse::<f64>().ok());
+            one.started_ms = match created {
+                Some(seconds) => (seconds * 1_000.0).ceil() as u64 + 1,
+                None => first(&job, 1).map_or(0, |at| born_ms(&at)),
+            };
         }
         Ok(())
     }
@@ -253,8 +262,8 @@ impl Rq {
             let (birth, job) = &births[name];
             let is_another = running.iter().any(|one| {
                 one.worker.as_ref() == Some(name)
-                    && !one.started.is_empty()
-                    && *birth > one.started
+                    && one.started_ms > 0
+                    && born_ms(birth) > one.started_ms
                     && *job != one.id
             });
             let is_silent = has_pubsub && (subscribers == 0 || is_another);
@@ -330,7 +339,7 @@ impl Rq {
     }
 }
 
-/// The time in `birth`, in milliseconds; 0 if it cannot be read.
+/// A time as RQ writes it, in milliseconds; 0 if it cannot be read.
 fn born_ms(birth: &str) -> u64 {
     let at = birth.parse::<jiff::Timestamp>();
     at.ok().and_then(|at| u64::try_from(at.as_millisecond()).ok()).unwrap_or(0)

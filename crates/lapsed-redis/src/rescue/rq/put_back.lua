@@ -90,7 +90,9 @@ local function judge(s, at)
       return 'A'
     end
   else
-    local started = redis.call('HGET', s.keys[2], 'started_at')
+    -- The job's own time of start is that of the run before, until the work horse has begun.
+    local created = tonumber(redis.call('HGET', s.keys[3], 'created_at') or '')
+    local started = created and iso(math.ceil(created * 1000) + 1) or redis.call('HGET', s.keys[2], 'started_at')
     local code = judge_worker(s, at, score, started)
     if code then
       return code
