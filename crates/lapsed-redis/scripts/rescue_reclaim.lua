@@ -10,7 +10,8 @@
 --                       s.to_key. Sets s.next_id if the job has another id from now on
 --   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
 --   discard(s, at)      the job is gone
---   after(s, at)        called once for each that was judged G: removes what points to nothing, or does nothing
+--   after(s, at)        called once for each that was judged G, or for which judge set s.later: removes what points to
+--                       nothing, prepares the next pass, or does nothing
 --   came_after(s, at)   whether the job's worker is known to have come after the server was back (at.back), so that its
 --                       silence has nothing to do with the server's absence
 -- KEYS  the base keys, then: 12 crashes  13 crashes by time  14 silence (when somebody was first found without a sign
@@ -106,7 +107,7 @@ for _, s in ipairs(suspects) do
     s.code = is_grace and not came_after(s, at) and 'S' or judge(s, at)
   end
   seen[s.id] = true
-  if s.code == 'G' and not no then
+  if (s.code == 'G' or s.later) and not no then
     gone[#gone + 1] = s
   elseif not s.code then
     local times = counting(redis.call('HGET', crashes, s.id) or '', window, now)

@@ -201,7 +201,8 @@ impl Dramatiq {
                 let kind = reader.kind(acks.as_bytes()).await?;
                 if kind != "set" {
                     if kind != "none" {
-                        seen.notes.push(format!("`{acks}` is a {kind}, not a set, and is left alone"));
+                        seen.notes
+                            .push(format!("`{acks}` is a {kind}, not a set, and is left alone"));
                     }
                     continue;
                 }

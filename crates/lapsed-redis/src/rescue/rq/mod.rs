@@ -29,11 +29,14 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     limit: Duration::from_secs(6),
     grace: Duration::from_secs(90),
     script: &PUT_BACK,
-    keys: 11,
+    keys: 12,
     words: 6,
     shows_workers: true,
     own_recovery: "RQ itself does not run them again: after 7 to 16 minutes it moves them to the failed jobs, unless they have retries left",
 };
+
+/// For how long a job is hidden from RQ's own cleanup, in seconds, as `put_back.lua` has it.
+const HIDDEN_S: f64 = 60.5;
 
 /// The worker of jobs that nobody has started.
 const NOBODY: &str = "intermediate";
@@ -182,7 +185,7 @@ impl Rq {
                 member: member.to_owned(),
                 id: id.to_owned(),
                 execution: execution.to_owned(),
-                deadline_ms: (score.max(0.0) as u64 + 1) * 1_000,
+                deadline_ms: deadline_ms(score),
                 worker: None,
                 started_ms: 0,
             });
@@ -199,10 +202,8 @@ impl Rq {
             .iter()
             .map(|one| fields(format!("rq:execution:{}", one.member), "created_at"))
             .collect();
-        let jobs: Vec<_> = running
-            .iter()
-            .map(|one| fields(format!("rq:job:{}", one.id), "started_at"))
-            .collect();
+        let jobs: Vec<_> =
+            running.iter().map(|one| fields(format!("rq:job:{}", one.id), "started_at")).collect();
         type Fields = Option<Vec<Option<String>>>;
         let executions: Vec<Fields> = reader.each("HMGET", &executions).await?;
         let jobs: Vec<Fields> = reader.each("HMGET", &jobs).await?;
@@ -339,6 +340,14 @@ impl Rq {
     }
 }
 
+/// When a sign of life in `rq:wip` ends. One with half a second was written by lapsed, which hides a job whose deadline has
+/// passed from RQ's own cleanup (see `put_back.lua`).
+fn deadline_ms(score: f64) -> u64 {
+    let is_hidden = score.fract() == 0.5;
+    let seconds = if is_hidden { score - HIDDEN_S } else { score.floor() + 1.0 };
+    (seconds.max(0.0) * 1_000.0) as u64
+}
+
 /// A time as RQ writes it, in milliseconds; 0 if it cannot be read.
 fn born_ms(birth: &str) -> u64 {
     let at = birth.parse::<jiff::Timestamp>();
@@ -358,5 +367,6 @@ fn keys_of(queue: &Name, id: &str, execution: &str, worker: &str) -> Vec<String>
         format!("rq:worker:{worker}"),
         format!("rq:results:{id}"),
         format!("rq:scheduled:{queue}"),
+        format!("rq:clean_registries:{queue}"),
     ]
 }

@@ -4,21 +4,30 @@
 -- KEYS of a suspect   1 rq:wip:QUEUE (sorted set)  2 rq:job:ID (hash)  3 rq:execution:ID:EXECUTION (hash)
 --                     4 rq:executions:ID (sorted set)  5 rq:queue:QUEUE (list)  6 rq:queue:QUEUE:intermediate (list)
 --                     7 rq:queues (set)  8 rq:failed:QUEUE (sorted set)  9 rq:worker:WORKER (hash)  10 rq:results:ID (stream)
---                     11 rq:scheduled:QUEUE (sorted set)
+--                     11 rq:scheduled:QUEUE (sorted set)  12 rq:clean_registries:QUEUE (string)
 -- Words of a suspect  1 member of wip, or empty (only in intermediate)  2 id of the job  3 execution  4 worker, or empty
 --                     5 `pubsub` if a lost connection counts, or empty  6 `as-rq` if RQ's own rule decides, or empty
 -- O(log jobs + length of the intermediate list, which has one element for each worker) for each suspect; the queue is
 -- searched only for a job that was never started
 --
 -- Who can come in between: the worker's heartbeat (it sets the score), its end of the job (it removes the member), a worker
--- that reconnects (it is subscribed again), and RQ's own cleanup, which removes the member before it does
--- anything else. This script reads all of it again.
-local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', 'hash', 'stream', 'zset' }
-local WRITES = { { 'ZREM', 1, 'x' }, { 'HSET', 2, 'x', 'x' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' }, { 'RPUSH', 5, 'x' },
-  { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' },
+-- that reconnects (it is subscribed again), and an application that enqueues the job again. This script reads all of it
+-- again. RQ's own cleanup acts on what it has read before: see HIDDEN_S.
+local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', 'hash', 'stream', 'zset', 'string' }
+local WRITES = { { 'ZREM', 1, 'x' }, { 'ZADD', 1, '0', 'x' }, { 'HSET', 2, 'x', 'x' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' },
+  { 'RPUSH', 5, 'x' }, { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' },
   { 'ZADD', 11, '0', 'x' } }
 local FAILED_FOR_S = 31536000
 local CLOCKS_DIFFER_MS = 250
+-- RQ's own cleanup is no transaction: it reads the members whose score has passed, then their jobs one by one, and acts on
+-- all of them at the end, whatever happened meanwhile. So a member whose score has passed is hidden from it first: its
+-- score is set to now + HIDDEN_S. RQ's scores are whole seconds, and the half second says that lapsed wrote it. Once it was hidden
+-- for SETTLED_S and no worker has just taken the lock of the cleanup (for LOCK_S; a killed worker leaves it behind), a cleanup
+-- that had read it has ended. AHEAD_S: how far the clock of a worker may be ahead.
+local HIDDEN_S = 60.5
+local SETTLED_S = 10
+local LOCK_S = 899
+local AHEAD_S = 2
 -- The text of the failure, as RQ writes it: zlib, then base64.
 local FAILURE = 'eNotjEsOwjAMBa/yDlBxgB6ABUvEBVzsNO4nRrGh6u0JEbuR5s17ZMFhdZUKS4isjsUmsAoPoMLY6OXCyOTY7dMoWvGbhHW8km7CN5vuMqtHPcdmDDuV83/s/Q2HRobGAKs9fFpJOr8rhVoB+epITWlcvlwdNSk='
 
@@ -26,6 +35,23 @@ local FAILURE = 'eNotjEsOwjAMBa/yDlBxgB6ABUvEBVzsNO4nRrGh6u0JEbuR5s17ZMFhdZUKS4i
 local function is_another(s, started)
   local worker = redis.call('HMGET', s.keys[9], 'birth', 'current_job')
   return started and started ~= '' and worker[1] and worker[1] > started and worker[2] ~= s.words[2]
+end
+
+-- When lapsed hid a member, in seconds; nil if its worker wrote the score.
+local function hidden_at(score)
+  score = tonumber(score)
+  return score % 1 == 0.5 and score - HIDDEN_S or nil
+end
+
+-- Whether RQ's own cleanup may be about to act on a member. One that it can see is to be hidden.
+local function may_be_cleaned(s, at, score)
+  local now = at.now / 1000
+  if tonumber(score) <= now + AHEAD_S then
+    s.later = true
+    return true
+  end
+  local hidden = hidden_at(score)
+  return hidden and (now < hidden + SETTLED_S or redis.call('TTL', s.keys[12]) > LOCK_S - 60)
 end
 
 -- nil if its worker is dead, and s.deadline; else `A`.
@@ -46,7 +72,7 @@ local function judge_worker(s, at, score, started)
     return 'A'
   end
   -- Whole seconds of the worker's clock: the end of that second counts.
-  s.deadline = (tonumber(score) + 1) * 1000
+  s.deadline = (hidden_at(score) or tonumber(score) + 1) * 1000
   return at.now < s.deadline and 'A' or nil
 end
 
@@ -101,6 +127,9 @@ local function judge(s, at)
   local job = redis.call('HMGET', s.keys[2], 'status')
   local waits = job[1] == 'queued' and redis.call('LPOS', s.keys[5], s.words[2])
   if (job[1] == 'started' or job[1] == 'queued') and not waits and not runs_elsewhere(s) then
+    if score and at.act and may_be_cleaned(s, at, score) then
+      return 'A'
+    end
     s.read_payload = function()
       return redis.call('HGET', s.keys[2], 'data') or ''
     end
@@ -161,7 +190,10 @@ local function discard(s)
   redis.call('DEL', s.keys[2])
 end
 
-local function after(s)
+local function after(s, at)
+  if s.later then
+    redis.call('ZADD', s.keys[1], 'XX', whole(math.floor(at.now / 1000) + math.floor(HIDDEN_S)) .. '.5', s.words[1])
+  end
   if not s.is_over then
     return
   end
