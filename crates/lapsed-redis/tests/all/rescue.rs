@@ -20,6 +20,8 @@ use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
 mod celery;
 mod drift;
+mod faults;
+mod own_recovery;
 mod sidekiq;
 
 lapsed_testbed::steady_async_tests! {
@@ -71,11 +73,15 @@ impl Workplace {
     }
 
     fn start(&self, args: &[&str], slow: Option<&str>) -> Program {
+        self.start_with(args, slow.map(|slow| ("SLOW", slow)).as_slice())
+    }
+
+    fn start_with(&self, args: &[&str], env: &[(&str, &str)]) -> Program {
         let (interpreter, file) = program(self.profile);
         let copy = self.dir.path().join(file.file_name().unwrap());
         Program::start(&interpreter, |command| {
             command.arg(copy).args(args).env("REDIS_URL", &self.url);
-            command.envs(slow.map(|slow| ("SLOW", slow)));
+            command.envs(env.iter().copied());
         })
         .unwrap()
     }
@@ -88,14 +94,8 @@ impl Workplace {
     /// A worker that has begun with a job and does not end it. Returns the job and its work horse, if there is one.
     fn stuck(&self, name: &str) -> (Program, String, Option<u32>) {
         let worker = self.start(&["work", name], Some("600000"));
-        loop {
-            let line = worker.line(LIMIT).unwrap();
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if let ["started", job, rest @ ..] = &words[..] {
-                let horse = rest.first().and_then(|pid| pid.parse().ok());
-                return (worker, (*job).to_owned(), horse);
-            }
-        }
+        let (job, horse) = has_started(&worker);
+        (worker, job, horse)
     }
 
     /// Waits until a worker has run that job.
@@ -105,9 +105,24 @@ impl Workplace {
     }
 }
 
-fn kill(pid: u32) {
-    let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+/// The next job that a worker begins with, and its work horse, if there is one.
+fn has_started(worker: &Program) -> (String, Option<u32>) {
+    loop {
+        let line = worker.line(LIMIT).unwrap();
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let ["started", job, rest @ ..] = &words[..] {
+            return ((*job).to_owned(), rest.first().and_then(|pid| pid.parse().ok()));
+        }
+    }
+}
+
+fn signal(pid: u32, signal: &str) {
+    let status = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
     assert!(status.unwrap().success());
+}
+
+fn kill(pid: u32) {
+    signal(pid, "-9");
 }
 
 /// The parent first: a parent that sees its work horse die moves the job to the failed ones itself.

@@ -1,10 +1,17 @@
-// BullMQ beside a test. Usage: bullmq_worker.mjs add ID... | work NAME
+// BullMQ beside a test. Usage: bullmq_worker.mjs add ID... | feed | work NAME
 //
-// `add` enqueues jobs and prints `added`. `work` runs a worker whose locks last for a second: a job prints `started ID`,
-// waits for SLOW milliseconds, and prints `ran ID`. LOCK_MS sets another duration. Its own check for stalled jobs comes too
-// late to matter.
+// `add` enqueues jobs and prints `added`; `feed` enqueues each id that it reads from stdin and prints `added ID`. `work` runs a
+// worker: a job prints `started ID`, waits for SLOW milliseconds (or for as long as its data says), and prints `ran ID`; what
+// BullMQ refuses is printed as `error WHY`.
+//
+//   REDIS_URL
+//   LOCK         milliseconds that a lock lasts, 1000 if it is not given
+//   STALLED      milliseconds between its own checks for stalled jobs; they come too late to matter if it is not given
+//   CONCURRENCY  jobs at a time, 1 if it is not given
+import { createInterface } from 'node:readline';
 import { Queue, Worker } from 'bullmq';
 
+const env = (name, otherwise) => Number(process.env[name] ?? otherwise);
 const url = new URL(process.env.REDIS_URL);
 const db = Number(url.pathname.slice(1) || 0);
 const connection = { host: url.hostname, port: Number(url.port), db, maxRetriesPerRequest: null };
@@ -16,13 +23,29 @@ if (what === 'add') {
   }
   await queue.close();
   console.log('added');
+} else if (what === 'feed') {
+  const queue = new Queue('mails', { connection });
+  queue.on('error', () => {});
+  for await (const line of createInterface({ input: process.stdin })) {
+    const [id, ms] = line.split(' ');
+    await queue.add('send', { ms: Number(ms) }, { jobId: id });
+    console.log(`added ${id}`);
+  }
 } else {
-  const options = { connection, name: rest[0], lockDuration: Number(process.env.LOCK_MS ?? 1000), stalledInterval: 600000 };
+  const options = {
+    connection,
+    name: rest[0],
+    lockDuration: env('LOCK', 1000),
+    stalledInterval: env('STALLED', 600000),
+    concurrency: env('CONCURRENCY', 1),
+    maxStalledCount: env('MAX_STALLED', 1),
+  };
   const worker = new Worker('mails', async (job) => {
     console.log(`started ${job.id}`);
-    await new Promise((done) => setTimeout(done, Number(process.env.SLOW ?? 0)));
+    await new Promise((done) => setTimeout(done, job.data.ms ?? env('SLOW', 0)));
     console.log(`ran ${job.id}`);
   }, options);
+  worker.on('error', (error) => console.log(`error ${error.message}`));
   await worker.waitUntilReady();
   console.log('ready');
 }

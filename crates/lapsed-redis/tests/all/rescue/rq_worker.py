@@ -1,7 +1,10 @@
-"""RQ beside a test. Usage: rq_worker.py add ID... | work NAME
+"""RQ beside a test. Usage: rq_worker.py add ID... | feed | work NAME | orphans RETRIES ID... | clean
 
-`add` enqueues jobs and prints `added`. `work` runs RQ's own forking worker: a job prints `started ID HORSE`, waits until
-the environment's SLOW seconds are over, and prints `ran ID`. With ALSO in the environment, the worker serves that queue, too.
+`add` enqueues jobs and prints `added`; `feed` enqueues each `ID SECONDS` that it reads from stdin and prints `added ID`. `work` runs
+RQ's own forking worker: a job prints `started ID HORSE`, waits until the environment's SLOW seconds are over, and prints `ran
+ID`. With ALSO in the environment, the worker serves that queue, too. HORSE_DELAY: seconds that a work horse needs before it
+begins, as if it imported much. `orphans` leaves jobs as a killed worker `gone` leaves them, whose deadline has passed, and
+prints `added`. `clean` prints `ready`, and after each line on stdin runs RQ's own cleanup once and prints `cleaned`.
 """
 import logging
 import os
@@ -10,6 +13,8 @@ import time
 
 import redis
 import rq
+from rq.executions import Execution
+from rq.registry import StartedJobRegistry
 
 
 def work_on(name, seconds):
@@ -18,17 +23,64 @@ def work_on(name, seconds):
     print(f"ran {name}", flush=True)
 
 
+class SlowHorses(rq.Worker):
+    def perform_job(self, job, queue):
+        time.sleep(float(os.environ.get("HORSE_DELAY", 0)))
+        return super().perform_job(job, queue)
+
+
+def retries(count):
+    return rq.Retry(max=count) if count else None
+
+
+def leave(connection, queue, job):
+    """As `prepare_execution` and `prepare_job_execution`, and 100 s later."""
+    queue.remove(job)
+    with connection.pipeline() as pipeline:
+        execution = Execution.create(job, 90, pipeline, worker_name="gone")
+        job.prepare_for_execution("gone", pipeline)
+        pipeline.zadd(f"rq:wip:{queue.name}", {execution.composite_key: int(time.time()) - 10})
+        pipeline.execute()
+
+
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(__file__))
     import rq_worker
 
+    logging.getLogger("rq").setLevel(logging.ERROR)
+    logging.getLogger("rq.registry").setLevel(logging.ERROR)
     connection = redis.Redis.from_url(os.environ["REDIS_URL"])
     queue = rq.Queue("mails", connection=connection)
     if sys.argv[1] == "add":
         for name in sys.argv[2:]:
             queue.enqueue(rq_worker.work_on, name, 0, job_id=name)
         print("added", flush=True)
+    elif sys.argv[1] == "feed":
+        for line in sys.stdin:
+            name, seconds = line.split()
+            while True:
+                try:
+                    queue.enqueue(rq_worker.work_on, name, float(seconds), job_id=name)
+                    break
+                except redis.RedisError:
+                    time.sleep(0.05)
+            print(f"added {name}", flush=True)
+    elif sys.argv[1] == "orphans":
+        for name in sys.argv[3:]:
+            retry = retries(int(sys.argv[2]))
+            job = queue.enqueue(rq_worker.work_on, name, 0, job_id=name, retry=retry)
+            leave(connection, queue, job)
+        print("added", flush=True)
+    elif sys.argv[1] == "clean":
+        registry = StartedJobRegistry("mails", connection=connection)
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            try:
+                registry.cleanup()
+            except redis.RedisError:
+                pass
+            print("cleaned", flush=True)
     else:
         logging.getLogger("rq.worker").setLevel(logging.ERROR)
         also = [rq.Queue(name, connection=connection) for name in os.environ.get("ALSO", "").split()]
-        rq.Worker([queue, *also], connection=connection, name=sys.argv[2]).work(logging_level="ERROR")
+        SlowHorses([queue, *also], connection=connection, name=sys.argv[2]).work(logging_level="ERROR")

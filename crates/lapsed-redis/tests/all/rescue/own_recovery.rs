@@ -1,0 +1,223 @@
+//! Others who put the same jobs back at the same moment: the system's own recovery, a second daemon, a daemon that ended in the
+//! middle of a call.
+
+use std::collections::BTreeMap;
+
+use lapsed_core::sweep::{PassMode, Sweeper};
+use lapsed_testbed::ByteProxy;
+
+use super::faults::{PROFILES, Random, ids, leave_many, now_ms, short_limit, waiting};
+use super::*;
+
+lapsed_testbed::steady_async_tests! {
+    trap_f10_bullmqs_own_check_and_lapsed_put_each_job_back_once,
+    trap_f10_rqs_own_cleanup_and_lapsed_put_each_job_back_once,
+    trap_f10_dramatiqs_own_maintenance_and_lapsed_put_each_message_back_once,
+    calls_cut_in_the_middle_put_each_job_back_once,
+}
+
+/// Two daemons that pass at the same time.
+struct Daemons {
+    redis: [Redis; 2],
+    sweepers: [Sweeper; 2],
+}
+
+impl Daemons {
+    /// Starts them; the server is not new to them any more.
+    async fn new(server: &RedisServer, profile: &str, limit: Duration) -> Daemons {
+        let redis = [connect(&server.url()), connect(&server.url())];
+        let sweeps = redis.each_ref().map(|redis| {
+            let sweep: Arc<dyn Sweep> = rescued(redis, profile, limit);
+            sweep
+        });
+        let app = App::on(server);
+        let over_ms = now_ms(&app) + limit.as_millis() as u64 + 500;
+        eventually("the end of the grace", async || {
+            for sweep in &sweeps {
+                sweep.survey(PassMode::Reclaim).await.unwrap();
+            }
+            (now_ms(&app) > over_ms).then_some(())
+        })
+        .await;
+        // Small steps with pauses: the system itself comes in between.
+        let small = Policy { batch: 13, op_delay: Duration::from_millis(10), ..Policy::default() };
+        let sweepers = [0, 1].map(|n| sweeper(&sweeps[n], &redis[n], small.clone()));
+        Daemons { redis, sweepers }
+    }
+
+    /// Passes until `done`. Returns how many receipts there are for each job.
+    async fn pass_until(&self, mut done: impl FnMut() -> bool) -> BTreeMap<String, usize> {
+        eventually("all jobs to be put back", async || {
+            tokio::join!(pass(&self.sweepers[0]), pass(&self.sweepers[1]));
+            done().then_some(())
+        })
+        .await;
+        let mut count = BTreeMap::new();
+        for receipt in receipts(&self.redis[0], &id()).await {
+            *count.entry(receipt.key.to_string()).or_default() += 1;
+        }
+        count
+    }
+
+    /// The same, while the system's own recovery goes on as soon as the first jobs are back.
+    fn pass_until_beside(
+        &self,
+        server: &RedisServer,
+        profile: &str,
+        own: &Program,
+        done: impl FnMut() -> bool,
+    ) -> BTreeMap<String, usize> {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let app = App::on(server);
+                let begun = || Ok((waiting(&app, profile).len() > 50).then_some(()));
+                lapsed_testbed::until("the first jobs", LIMIT, begun).unwrap();
+                own.thaw().unwrap();
+            });
+            tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(self.pass_until(done))
+            })
+        })
+    }
+}
+
+async fn trap_f10_bullmqs_own_check_and_lapsed_put_each_job_back_once() {
+    const JOBS: usize = 300;
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (work, app) = (Workplace::new("bullmq", &server), App::on(&server));
+    let names = ids(JOBS);
+    let first = work.start_with(
+        &["work", "w1"],
+        &[("SLOW", "600000"), ("CONCURRENCY", "300"), ("LOCK", "3000"), ("STALLED", "20")],
+    );
+    work.add(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    (0..JOBS).for_each(|_| drop(has_started(&first)));
+    let daemons = Daemons::new(&server, "bullmq", Duration::ZERO).await;
+    let own = work.start_with(
+        &["work", "w2"],
+        &[("STALLED", "20"), ("CONCURRENCY", "50"), ("LOCK", "30000")],
+    );
+    assert_eq!(own.line(LIMIT).unwrap(), "ready");
+    own.freeze().unwrap();
+    first.kill().unwrap();
+    let is_done = || app.number(&["ZCARD", "bull:mails:completed"]) == JOBS as i64;
+    let receipts = daemons.pass_until_beside(&server, "bullmq", &own, is_done);
+    // `stc` counts how often a job was put back, by whomever.
+    let stalls: Vec<String> =
+        names.iter().map(|id| app.text(&["HGET", &format!("bull:mails:{id}"), "stc"])).collect();
+    assert!(stalls.iter().all(|stalls| stalls == "1"), "{stalls:?}");
+    assert!(receipts.values().all(|n| *n == 1), "{receipts:?}");
+    assert_eq!(app.number(&["LLEN", "bull:mails:active"]), 0);
+    assert!(waiting(&app, "bullmq").is_empty());
+    let mut started: Vec<String> = (0..JOBS).map(|_| has_started(&own).0).collect();
+    started.sort();
+    assert_eq!(started, names);
+    println!("of {JOBS} jobs lapsed put {} back, BullMQ itself the others", receipts.len());
+}
+
+/// RQ's cleanup is no transaction: it reads what has expired, and acts later on what it has read.
+async fn trap_f10_rqs_own_cleanup_and_lapsed_put_each_job_back_once() {
+    const JOBS: usize = 200;
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (work, app) = (Workplace::new("rq", &server), App::on(&server));
+    let names = ids(JOBS);
+    let leave = |retries: &'static str, part: &[String]| {
+        let args = ["orphans", retries].into_iter().chain(part.iter().map(String::as_str));
+        let client = work.start(&args.collect::<Vec<_>>(), None);
+        assert_eq!(client.line(LIMIT).unwrap(), "added");
+    };
+    let daemons = Daemons::new(&server, "rq", Duration::ZERO).await;
+    let own = work.start(&["clean"], None);
+    assert_eq!(own.line(LIMIT).unwrap(), "ready");
+    let mut receipts = BTreeMap::new();
+    // In the first half RQ begins, in the second half lapsed.
+    for (part, rq_begins) in names.chunks(JOBS / 2).zip([true, false]) {
+        let (retried, failed) = part.split_at(JOBS / 4);
+        leave("3", retried);
+        leave("0", failed);
+        if rq_begins {
+            own.say("clean").unwrap();
+        }
+        receipts = daemons
+            .pass_until(|| {
+                let _ = own.say("clean");
+                app.number(&["ZCARD", "rq:wip:mails"]) == 0
+            })
+            .await;
+    }
+    // The cleanup that was asked for last has ended, too.
+    own.finish(LIMIT).unwrap();
+    let waiting = waiting(&app, "rq");
+    let mut wrong = Vec::new();
+    for id in &names {
+        let on_queue = waiting.iter().filter(|one| *one == id).count();
+        let is_failed = app.text(&["ZSCORE", "rq:failed:mails", id]).parse::<f64>().is_ok();
+        let status = app.text(&["HGET", &format!("rq:job:{id}"), "status"]);
+        let put_back = receipts.get(&format!("mails/{id}")).copied().unwrap_or(0);
+        let right = if is_failed { (0, "failed", 0) } else { (1, "queued", put_back.min(1)) };
+        let found = (on_queue, status.as_str(), put_back);
+        if found != right {
+            wrong.push(format!("{id}: on the queue {on_queue} times, {status}, {put_back} receipts, failed: {is_failed}"));
+        }
+    }
+    println!("of {JOBS} jobs lapsed put {} back, RQ recovered the others", receipts.len());
+    assert!(wrong.is_empty(), "{} jobs: {:?}", wrong.len(), wrong.first());
+}
+
+async fn trap_f10_dramatiqs_own_maintenance_and_lapsed_put_each_message_back_once() {
+    const JOBS: usize = 1_000;
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (work, app) = (Workplace::new("dramatiq", &server), App::on(&server));
+    // Each of its commands does maintenance.
+    let own = work.start_with(&["work"], &[("TIMEOUT", "5000"), ("SLOW", "0")]);
+    assert_eq!(own.line(LIMIT).unwrap(), "ready");
+    let message = |n: &str| {
+        format!(
+            "{{\"queue_name\":\"mails\",\"actor_name\":\"work_on\",\"args\":[\"{n}\"],\"kwargs\":{{}},\"options\":{{\"redis_message_id\":\"{n}\"}},\"message_id\":\"{n}\",\"message_timestamp\":1}}"
+        )
+    };
+    let daemons = Daemons::new(&server, "dramatiq", Duration::from_secs(5)).await;
+    own.freeze().unwrap();
+    leave_many(&app, "dramatiq", JOBS, b"");
+    for id in ids(JOBS) {
+        app.text(&["HSET", "dramatiq:mails.msgs", &id, &message(&id)]);
+    }
+    let messages = || app.number(&["HLEN", "dramatiq:mails.msgs"]);
+    let receipts = daemons.pass_until_beside(&server, "dramatiq", &own, || messages() == 0);
+    assert!(receipts.values().all(|n| *n == 1), "{receipts:?}");
+    let mut started: Vec<String> = (0..JOBS).map(|_| has_started(&own).0).collect();
+    started.sort();
+    assert_eq!(started, ids(JOBS));
+    assert!(waiting(&app, "dramatiq").is_empty());
+    println!("of {JOBS} messages lapsed put {} back, Dramatiq itself the others", receipts.len());
+}
+
+/// A daemon that is killed in the middle of a call, fifty times: its connection ends after a random byte, and another one begins.
+async fn calls_cut_in_the_middle_put_each_job_back_once() {
+    const JOBS: usize = 600;
+    let mut random = Random(17);
+    for profile in PROFILES {
+        let server = RedisServer::start(Engine::Redis).unwrap();
+        let app = App::on(&server);
+        drop(Daemons::new(&server, profile, short_limit(profile)).await);
+        leave_many(&app, profile, JOBS, b"{}");
+        let proxy = ByteProxy::start(server.port()).unwrap();
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        for _ in 0..50 {
+            let redis = connect(&url);
+            let sweep: Arc<dyn Sweep> = rescued(&redis, profile, short_limit(profile));
+            let sweeper = sweeper(&sweep, &redis, Policy { batch: 11, ..Policy::default() });
+            let scale = 1_000 << random.below(9);
+            proxy.cut_after(scale + random.below(scale));
+            pass(&sweeper).await;
+            proxy.close_all();
+        }
+        let (cuts, before) = (proxy.cuts(), waiting(&app, profile).len());
+        let daemons = Daemons::new(&server, profile, short_limit(profile)).await;
+        let done = daemons.pass_until(|| waiting(&app, profile).len() >= JOBS).await;
+        println!("{profile}: {cuts} connections cut while {before} of {JOBS} jobs were put back");
+        assert!(cuts >= 10 && before > 0, "{profile}: {cuts} cuts, {before} jobs");
+        assert_eq!(waiting(&app, profile), ids(JOBS), "{profile}");
+        assert_eq!((done.len(), done.values().sum::<usize>()), (JOBS, JOBS), "{profile}");
+    }
+}
