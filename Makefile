@@ -12,7 +12,7 @@ SEEDS ?= 1000
 # Most tests wait for a clock: many at a time cost nothing.
 THREADS ?= 16
 
-.PHONY: help run demo show servers peers quick test faults mutants kills soak screenshots schema fuzz lint bench api sim week release deb clean
+.PHONY: help run demo show servers peers quick test faults mutants kills rescue soak screenshots schema fuzz lint bench api sim week release deb clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -51,6 +51,10 @@ kills: servers ## kills, freezes, cut connections and failovers under load: `mak
 	KILLS=$(or $(KILLS),20) FREEZES=$(or $(FREEZES),4) CUTS=$(or $(CUTS),8) FAILOVERS=$(or $(FAILOVERS),2) \
 		SECONDS=$(or $(SECONDS),0) $(CARGO) test --locked -p lapsed-cli --test faults -- \
 		--ignored --nocapture --test-threads 1 kills::kills kills::failovers
+
+rescue: servers ## real workers of RQ, Dramatiq and BullMQ killed, stopped and cut off beside two daemons of lapsed; the account after it: `make rescue ROUNDS=200 SECONDS=600 SEED=7`
+	ROUNDS=$(or $(ROUNDS),60) SECONDS=$(or $(SECONDS),0) SEED=$(SEED) $(CARGO) test --locked -p lapsed-redis --test all -- \
+		--ignored --nocapture --test-threads 3 rescue::campaign
 
 soak: ## an hour with 100,000 owners, churn and restarts: `make soak OWNERS=100000 SECONDS=3600`
 	OWNERS=$(or $(OWNERS),100000) SECONDS=$(or $(SECONDS),3600) $(CARGO) test --release --locked -p lapsed-cli \

@@ -18,6 +18,7 @@ use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
 use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
+mod campaign;
 mod celery;
 mod drift;
 mod faults;

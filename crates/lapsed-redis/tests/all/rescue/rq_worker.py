@@ -1,11 +1,12 @@
 """RQ beside a test. Usage: rq_worker.py add ID... | feed | work NAME | orphans RETRIES ID... | clean
 
-`add` enqueues jobs and prints `added`; `feed` enqueues each `ID SECONDS` that it reads from stdin and prints `added ID`. `work` runs
+`add` enqueues jobs and prints `added`; `feed` enqueues each `ID SECONDS` that it reads from stdin and prints `added ID-ATTEMPT`. `work` runs
 RQ's own forking worker: a job prints `started ID HORSE`, waits until the environment's SLOW seconds are over, and prints `ran
 ID`. With ALSO in the environment, the worker serves that queue, too. HORSE_DELAY: seconds that a work horse needs before it
 begins, as if it imported much. `orphans` leaves jobs as a killed worker `gone` leaves them, whose deadline has passed, and
 prints `added`. `clean` prints `ready`, and after each line on stdin runs RQ's own cleanup once and prints `cleaned`.
 """
+import itertools
 import logging
 import os
 import sys
@@ -57,8 +58,10 @@ if __name__ == "__main__":
         print("added", flush=True)
     elif sys.argv[1] == "feed":
         for line in sys.stdin:
-            name, seconds = line.split()
-            while True:
+            base, seconds = line.split()
+            # A call without an answer may have been carried out: the next attempt is another job.
+            for attempt in itertools.count():
+                name = f"{base}-{attempt}"
                 try:
                     queue.enqueue(rq_worker.work_on, name, float(seconds), job_id=name)
                     break
