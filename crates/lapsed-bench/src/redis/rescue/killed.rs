@@ -113,7 +113,7 @@ fn start(system: &Killed, folder: &Path, url: &str, args: &[&str]) -> Result<Arc
     };
     let program = Program::start(&interpreter, |command| {
         command.arg(copy).args(args).env("REDIS_URL", url);
-        command.env("SLOW", "600000").env("LATE", "1").env("LOCK_MS", "30000");
+        command.env("SLOW", "600000").env("LATE", "1").env("LOCK", "30000");
     });
     Ok(Arc::new(testbed(program)?))
 }
