@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
-use lapsed_core::sweep::{Sweeper, SweeperParts};
+use lapsed_core::sweep::{PassMode, Sweeper, SweeperParts};
 use lapsed_core::{Kind, SystemId};
 use lapsed_redis::{DetectOptions, Redis, RedisAddress, RescueLayout, RescuedInflight};
 
@@ -27,7 +28,8 @@ pub const NAME: &str = "redis-rescue";
 /// A peer, and the profile that rescues its jobs. kombu alone has no workers that could be asked.
 const RESCUED: [(&str, &str); 2] = [("BullMQ", "bullmq"), ("RQ", "rq")];
 
-/// What other clients may wait at most, and how long `detect` may take.
+/// How long putting back may take before it is given up, what other clients may wait at most, and how long `detect` may take.
+const PATIENCE: Duration = Duration::from_secs(120);
 const P99_MAX_MS: f64 = 3.0;
 const DETECT_MAX_S: f64 = 20.0;
 
@@ -85,7 +87,7 @@ async fn rescue(
     place.watch_slow().await?;
     let probe = Probe::every(place.server.port(), GET_EVERY)?;
     let began = Instant::now();
-    pass(&sweeper, orphans).await?;
+    until_back(&sweeper, orphans).await?;
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     let p99_ms = p99(probe.stop()?);
     let (longest_us, over) = place.slowest(&["evalsha"]).await?;
@@ -99,6 +101,19 @@ async fn rescue(
     );
     peers::end(prepared, place, database)?;
     Ok(RecoveryTime { took_ms, p99_ms, longest_us, over })
+}
+
+/// Makes passes until all are back. Jobs of RQ whose deadline has passed while they were prepared need a second one: lapsed
+/// hides them from RQ's own cleanup first.
+async fn until_back(sweeper: &Sweeper, orphans: usize) -> Result<()> {
+    let (_stopper, stop) = StopSignal::channel();
+    let (deadline, mut back) = (Instant::now() + PATIENCE, 0);
+    while back < orphans as u64 {
+        let report = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
+        back += report.reclaimed;
+        anyhow::ensure!(Instant::now() < deadline, "{back} of {orphans} are back: {report:?}");
+    }
+    Ok(())
 }
 
 fn at_database(place: &BenchRedis, database: usize) -> Result<Redis> {

@@ -1,4 +1,4 @@
-//! asynq from 0.23 on, which has leases. Earlier versions are recognised by their `deadlines` and refused.
+//! asynq from 0.22 on, which has leases. Earlier versions are recognised by their `deadlines` and refused.
 //!
 //! A task in `asynq:{QUEUE}:active` has no worker when its lease is over, or missing, and no server that lives shows the task as its own.
 //! The lease is 30 s of the worker's clock, and a worker that finds its lease over writes nothing about the task any more.
@@ -128,7 +128,7 @@ impl Asynq {
             if reader.kind(old.as_bytes()).await? != "none" {
                 return Err(Error::Unsupported {
                     operation: format!(
-                        "rescuing tasks of asynq before 0.23: `{old}` is there, and leases are known"
+                        "rescuing tasks of asynq before 0.22: `{old}` is there, and leases are known"
                     ),
                     store: reader.connection.place.to_string(),
                 });

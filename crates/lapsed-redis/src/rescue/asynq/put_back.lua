@@ -1,4 +1,4 @@
--- asynq from 0.23 on: a task that is being worked on is in the list `active`, and its score in `lease` is when its worker's right
+-- asynq from 0.22 on: a task that is being worked on is in the list `active`, and its score in `lease` is when its worker's right
 -- to it ends. A worker extends the lease every 5 s by 30 s and stops writing once it has passed. Each server writes the ids of its tasks
 -- into `asynq:workers:{HOST:PID:UUID}` every 5 s, for 10 s.
 -- KEYS of a suspect   1 asynq:{Q}:active (list)  2 asynq:{Q}:lease (sorted set)  3 asynq:{Q}:t:ID (hash)
