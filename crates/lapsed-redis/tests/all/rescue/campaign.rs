@@ -4,7 +4,7 @@
 //!
 //! - every job whose enqueueing was acknowledged has run, or is among the failed jobs of its system;
 //! - no job was started a second time while the worker that had begun it was alive and had not been stopped;
-//! - each put-back has one receipt.
+//! - no two receipts have the same number.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
