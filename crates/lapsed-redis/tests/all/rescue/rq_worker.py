@@ -9,8 +9,10 @@ prints `added`. `clean` prints `ready`, and after each line on stdin runs RQ's o
 import itertools
 import logging
 import os
+import socket
 import sys
 import time
+import urllib.parse
 
 import redis
 import rq
@@ -18,9 +20,27 @@ from rq.executions import Execution
 from rq.registry import StartedJobRegistry
 
 
+# A work horse whose server has been gone for so many seconds belongs to a test that is over.
+GONE_FOR_S = 10
+
+
+def wait(seconds):
+    url = urllib.parse.urlparse(os.environ["REDIS_URL"])
+    until = seen = time.monotonic()
+    until += seconds
+    while time.monotonic() < until:
+        time.sleep(min(0.5, max(0, until - time.monotonic())))
+        try:
+            socket.create_connection((url.hostname, url.port), timeout=1).close()
+            seen = time.monotonic()
+        except OSError:
+            if time.monotonic() > seen + GONE_FOR_S:
+                os._exit(1)
+
+
 def work_on(name, seconds):
     print(f"started {name} {os.getpid()}", flush=True)
-    time.sleep(float(os.environ.get("SLOW", seconds)))
+    wait(float(os.environ.get("SLOW", seconds)))
     print(f"ran {name}", flush=True)
 
 
