@@ -1,9 +1,5 @@
 //! Jobs that killed workers of RQ, Dramatiq and BullMQ left, put back in place: the real programs, their own keys.
 
-mod asynq;
-mod resque;
-mod streams;
-
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,12 +14,16 @@ use lapsed_testbed::{Engine, Program, RedisServer, paths};
 
 use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
+mod asynq;
 mod campaign;
 mod celery;
 mod drift;
 mod faults;
 mod own_recovery;
+mod resque;
 mod sidekiq;
+mod streams;
+mod versions;
 
 lapsed_testbed::steady_async_tests! {
     a_job_of_a_killed_rq_worker_runs_on_another_worker,
