@@ -166,6 +166,10 @@ if act and #reclaimed > 0 then
   end
   each('HSET', crashes, log)
   each('ZADD', crashes_at, log_at)
+  -- More than are added at a time, so that those before the window end.
+  local old = redis.call('ZRANGEBYSCORE', crashes_at, '-inf', whole(now - window), 'LIMIT', 0, #reclaimed + 100)
+  each('HDEL', crashes, old)
+  each('ZREM', crashes_at, old)
 end
 if act then
   for _, s in ipairs(gone) do

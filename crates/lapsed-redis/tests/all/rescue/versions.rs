@@ -1,4 +1,5 @@
-//! Versions and layouts of BullMQ: each job goes to the list that its version knows, and what is not known is left alone.
+//! Versions and layouts of BullMQ: each job goes to the list that its version knows, and what is not known is left alone. And what
+//! lapsed keeps of its own.
 
 use super::*;
 
@@ -6,6 +7,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f9_a_job_of_a_paused_queue_goes_to_the_list_of_its_version,
     trap_f11_an_unknown_version_is_refused_with_what_was_found,
     trap_f11_only_the_configured_prefix_is_touched,
+    crashes_before_the_window_are_forgotten,
 }
 
 /// One orphan of a queue, as a killed worker of that version leaves it.
@@ -58,4 +60,20 @@ async fn trap_f11_only_the_configured_prefix_is_touched() {
     put_back(&Arc::new(redis.rescued_inflight(id(), layout).unwrap()), &redis, 1).await;
     assert_eq!(list(&app, "{ours}:mails:wait"), "a");
     assert_eq!(list(&app, "theirs:mails:active"), "a");
+}
+
+async fn crashes_before_the_window_are_forgotten() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let app = App::on(&server);
+    let redis = connect(&server.url());
+    let recovery = RecoveryPolicy { crash_window_ms: 1, ..RecoveryPolicy::default() };
+    let layout = RescueLayout { recovery, ..layout("bullmq", Duration::ZERO) };
+    let inflight = Arc::new(redis.rescued_inflight(id(), layout).unwrap());
+    for base in ["bull:one", "bull:two", "bull:three"] {
+        leave_one(&app, base, "bullmq:6.7.0");
+        put_back(&inflight, &redis, 1).await;
+    }
+    let key = app.text(&["KEYS", "lapsed:*:crashes"]);
+    assert_eq!(app.text(&["HKEYS", &key]), "three/a");
+    assert_eq!(app.text(&["ZCARD", &format!("{key}_at")]), "1");
 }
