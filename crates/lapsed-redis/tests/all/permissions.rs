@@ -72,7 +72,8 @@ fn used() -> BTreeSet<String> {
     for path in paths {
         let text = std::fs::read_to_string(&path).unwrap();
         let text = text.split("#[cfg(test)]").next().unwrap();
-        for before in ["redis.call(", "redis.pcall(", "each(", "every(", "cmd(", "command("] {
+        for before in ["redis.call(", "redis.pcall(", "each(", "every(", "cmd(", "command(", "one("]
+        {
             used.extend(text.split(before).skip(1).filter_map(command));
         }
         // Listening is not a command to the client.
@@ -80,6 +81,8 @@ fn used() -> BTreeSet<String> {
         // The one place where a command is chosen.
         used.extend(text.match_indices("(\"X").filter_map(|(at, _)| command(&text[at..])));
     }
+    // An option of a command, not a command.
+    used.remove("XX");
     // For a hint only: whoever may not ask does without, and reading a configuration can show passwords.
     used.remove("CONFIG");
     used

@@ -333,7 +333,19 @@ fn fingerprint(payload: &str) -> Option<String> {
         *args = serde_json::Value::Array(Vec::new());
     }
     let class = value.get("class")?.as_str()?.to_owned();
-    Some(format!("{class}/{}", &sha1(&value.to_string())[..12]))
+    Some(format!("{class}/{}", &sha1(&in_order(value).to_string())[..12]))
+}
+
+/// With the members of every object in alphabetical order, whether or not serde_json keeps the order that it read.
+fn in_order(value: serde_json::Value) -> serde_json::Value {
+    match value {
+        serde_json::Value::Object(members) => {
+            let sorted: BTreeMap<String, serde_json::Value> = members.into_iter().collect();
+            sorted.into_iter().map(|(name, value)| (name, in_order(value))).collect()
+        }
+        serde_json::Value::Array(items) => items.into_iter().map(in_order).collect(),
+        other => other,
+    }
 }
 
 /// As the server's `redis.sha1hex`.
