@@ -30,8 +30,8 @@ pub fn judge(api: &Api, story: &Story, pace: Pace) -> Result<DemoVerdict, Failur
     );
 
     let late = receipts.iter().map(|r| r.evidence.late_ms).max().unwrap_or(0);
-    // One sweep interval with its jitter, and two seconds for the pass itself on a busy machine.
-    let bound = pace.every().as_millis() as u64 * 11 / 10 + 2_000;
+    // One sweep interval with its jitter, and one second for the pass itself.
+    let bound = pace.every().as_millis() as u64 * 11 / 10 + 1_000;
     verdict.line(
         late <= bound,
         "dead owners are reclaimed within one interval",

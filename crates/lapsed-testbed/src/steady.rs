@@ -26,9 +26,8 @@ const NAP: Duration = Duration::from_millis(10);
 const DISK_NAP: Duration = Duration::from_millis(100);
 /// Waking up late by less than this is normal and not counted.
 const LATE_MIN: Duration = Duration::from_millis(30);
-/// And by less than this a disk that others use, too, takes its time. A store writes more than one byte: where one takes
-/// longer than this, its commit may take half a second.
-const DISK_LATE_MIN: Duration = Duration::from_millis(50);
+/// And by less than this a disk that others use, too, takes its time.
+const DISK_LATE_MIN: Duration = Duration::from_millis(150);
 /// How much time may be lost in one run; the shortest TTLs in tests are three times as long.
 const LOST_MAX: Duration = Duration::from_millis(100);
 
