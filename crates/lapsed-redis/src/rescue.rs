@@ -9,8 +9,11 @@
 //!
 //! What is not here: taking, heartbeats and completing, which are the foreign system's business.
 
+mod classes;
 mod detect;
 mod drift;
+mod message_pack;
+mod observe;
 mod profile;
 mod profiles;
 mod reader;
@@ -25,13 +28,14 @@ mod dramatiq;
 mod resque;
 mod rq;
 mod sidekiq;
+mod sidekiq_http;
 mod streams;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::inflight::rules::{Backoff, RecoveryPolicy};
 use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::Redis;
@@ -65,6 +69,11 @@ pub struct RescueLayout {
     /// How many heartbeats must have shown a job of a dead worker, 1 or 2; `None`: 1. Only for a system whose keys show what a
     /// worker ran as of its last heartbeat (Sidekiq).
     pub seen: Option<u8>,
+    /// Jobs of these classes are not put back when their worker dies, but go where the system keeps jobs that it will not run
+    /// again. `*` stands for any characters.
+    pub quarantine: Vec<String>,
+    /// How long a job of a dead worker waits before it may run again; `None`: not at all.
+    pub backoff: Option<Backoff>,
     /// What happens to the jobs of dead workers.
     pub recovery: RecoveryPolicy,
 }
@@ -81,6 +90,8 @@ impl RescueLayout {
             grace: None,
             as_system: false,
             seen: None,
+            quarantine: Vec::new(),
+            backoff: None,
             recovery,
         }
     }
@@ -118,6 +129,18 @@ impl RescuedInflight {
                     "moving jobs of {} to another queue: its jobs belong to their queue. Use on_death = \"front\" or \"back\"",
                     facts.title
                 ),
+                store: redis.address().place(),
+            });
+        }
+        if let (Some(why), Some(_)) = (facts.no_delay, &layout.backoff) {
+            return Err(Error::Unsupported {
+                operation: format!("delaying jobs of {}: {why}", facts.title),
+                store: redis.address().place(),
+            });
+        }
+        if let (Some(why), false) = (facts.no_class, layout.quarantine.is_empty()) {
+            return Err(Error::Unsupported {
+                operation: format!("putting a class of {} in quarantine: {why}", facts.title),
                 store: redis.address().place(),
             });
         }

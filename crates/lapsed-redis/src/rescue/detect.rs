@@ -1,19 +1,15 @@
 //! Which foreign job systems a server carries, which of their workers are dead, and what nobody will run.
 //!
-//! Leaves every key as it is: one walk through the names of the keys, in pages with pauses, and then one look for each system. Workers
+//! Leaves every key as it is: one walk through the names of the keys, in pages, and then one look for each system. Workers
 //! of Celery can only be asked, so that their look adds a reply queue and removes it again.
 
-use std::time::Duration;
-
-use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Result};
 use serde::Serialize;
 
-use super::RescueLayout;
 use super::profile::{LookRequest, Profile, Seen};
-use super::profiles::{open, profile_names};
-use super::reader::{Reader, ScanLimits};
+use super::profiles::open_all;
+use super::reader::Reader;
 use crate::Redis;
 
 /// How much `detect` may read.
@@ -21,13 +17,11 @@ use crate::Redis;
 pub struct DetectOptions {
     /// The walk through the keyspace ends after so many keys.
     pub keys_max: u64,
-    /// The pause after each page of 1,000 names.
-    pub pause: Duration,
 }
 
 impl Default for DetectOptions {
     fn default() -> Self {
-        DetectOptions { keys_max: 50_000_000, pause: Duration::from_micros(500) }
+        DetectOptions { keys_max: 50_000_000 }
     }
 }
 
@@ -44,7 +38,8 @@ pub struct FoundSystem {
     pub workers_dead: u64,
     /// Jobs in flight whose worker is dead.
     pub orphans: u64,
-    /// How long the worker of the oldest orphan has been dead, in milliseconds.
+    /// How long the worker of the oldest orphan has been dead, in milliseconds; where no key tells, how long ago it began with the
+    /// job; 0: unknown.
     pub oldest_ms: u64,
     /// What an operator should know.
     pub notes: Vec<String>,
@@ -70,10 +65,7 @@ impl Redis {
             return Err(Error::Unsupported { operation: "detect".to_owned(), store });
         }
         let reader = Reader { connection: self.connection(), clock: &**self.clock() };
-        let profiles: Vec<Box<dyn Profile>> = profile_names()
-            .into_iter()
-            .map(|name| open(&RescueLayout::new(name, RecoveryPolicy::default())))
-            .collect::<Result<_>>()?;
+        let profiles = open_all();
         self.learn_keys(&reader, &profiles, options, progress).await?;
         let mut found = Vec::new();
         for profile in &profiles {
@@ -82,7 +74,7 @@ impl Redis {
             match profile.look(&reader, request).await {
                 Ok(Some(seen)) => {
                     let now_ms = reader.now_ms().await?;
-                    found.push(describe(&**profile, seen, now_ms));
+                    found.push(describe(&**profile, &reader, seen, now_ms).await?);
                 }
                 Ok(None) => {}
                 Err(Error::Unsupported { operation, .. }) => found.push(FoundSystem {
@@ -110,11 +102,10 @@ impl Redis {
         progress: &mut (dyn FnMut(u64, u64) + Send),
     ) -> Result<()> {
         let total: u64 = reader.one("DBSIZE", &[]).await?;
-        let limits = ScanLimits { keys_max: options.keys_max, pause: options.pause };
         let mut hints: Vec<Vec<Vec<u8>>> = vec![Vec::new(); profiles.len()];
         let mut seen = 0;
         reader
-            .scan(None, limits, |key| {
+            .scan(None, options.keys_max, |key| {
                 seen += 1;
                 if seen % 10_000 == 0 {
                     progress(seen, total);
@@ -132,7 +123,15 @@ impl Redis {
     }
 }
 
-fn describe(profile: &dyn Profile, seen: Seen, now_ms: u64) -> FoundSystem {
+/// Of how many orphans the age is asked for, where the system's keys do not tell since when their workers are dead.
+const AGES_MAX: usize = 1_000;
+
+async fn describe(
+    profile: &dyn Profile,
+    reader: &Reader<'_>,
+    seen: Seen,
+    now_ms: u64,
+) -> Result<FoundSystem> {
     let facts = profile.facts();
     let is_dead = |name| {
         let worker = seen.workers.get(name);
@@ -151,7 +150,14 @@ fn describe(profile: &dyn Profile, seen: Seen, now_ms: u64) -> FoundSystem {
     if !orphans.is_empty() {
         notes.push(facts.own_recovery.to_owned());
     }
-    FoundSystem {
+    let mut oldest_ms = orphans.iter().map(since).max().unwrap_or(0);
+    if oldest_ms == 0 || seen.silence_is_noticed {
+        let some = &orphans[..orphans.len().min(AGES_MAX)];
+        let began = profile.began(reader, some).await?;
+        let ages = began.into_iter().flatten().map(|began| now_ms.saturating_sub(began));
+        oldest_ms = ages.max().unwrap_or(oldest_ms);
+    }
+    Ok(FoundSystem {
         preset: facts.name.to_owned(),
         version: seen.version.clone(),
         queues: seen.queues.keys().map(ToString::to_string).collect(),
@@ -159,7 +165,7 @@ fn describe(profile: &dyn Profile, seen: Seen, now_ms: u64) -> FoundSystem {
         workers_alive: seen.workers.values().filter(|worker| !worker.is_silent).count() as u64,
         workers_dead: dead.len() as u64,
         orphans: orphans.len() as u64,
-        oldest_ms: orphans.iter().map(since).max().unwrap_or(0),
+        oldest_ms,
         notes,
-    }
+    })
 }

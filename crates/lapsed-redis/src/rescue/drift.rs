@@ -126,6 +126,11 @@ impl Reconcile for RescuedInflight {
     fn heals_on_schedule(&self) -> bool {
         false
     }
+
+    fn subject(&self) -> Option<String> {
+        let title = self.profile.facts().title;
+        Some(format!("the keys of {title}: {}", self.profile.drift_subject()))
+    }
 }
 
 impl RescuedInflight {

@@ -31,6 +31,10 @@ pub(crate) struct ProfileFacts {
     pub shows_workers: bool,
     /// What the system itself does about jobs of a killed worker, in one sentence.
     pub own_recovery: &'static str,
+    /// Why a job cannot be delayed, and what to use instead; `None`: it can.
+    pub no_delay: Option<&'static str>,
+    /// Why nobody can tell the class of a job; `None`: [`Profile::classes`] can.
+    pub no_class: Option<&'static str>,
 }
 
 /// One worker, as the system's keys show it.
@@ -45,6 +49,8 @@ pub(crate) struct SeenWorker {
     /// When it came, as its keys tell; 0: they do not. A worker that came after the server was back was not cut off by the
     /// server's absence.
     pub came_ms: u64,
+    /// Whatever its sign of life says, it did something that keeps it alive until then; 0: nothing is known.
+    pub active_until_ms: u64,
 }
 
 /// A job whose worker shows no sign of life.
@@ -57,6 +63,15 @@ pub(crate) struct HeldJob {
     /// For the decisive step: as many as [`ProfileFacts::keys`] and [`ProfileFacts::words`] say.
     pub keys: Vec<String>,
     pub words: Vec<String>,
+}
+
+/// A job that is not an orphan, and how that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FoundJob {
+    /// `live`, or where it is in the system's own word: `queued`, `delayed`, …
+    pub state: String,
+    /// How that is known, in sentences.
+    pub because: Vec<String>,
 }
 
 /// What one look at a system's keys found.
@@ -154,6 +169,32 @@ pub(crate) trait Profile: Send + Sync {
     /// The key of the list that a job is moved to by `on_death = { queue = … }`.
     fn other_queue(&self, _job: &HeldJob, _queue: &Name) -> Option<String> {
         None
+    }
+
+    /// The keys that a delayed job is written to, if it is to wait for this queue. Empty: jobs cannot be delayed.
+    fn delayed_keys(&self, _job: &HeldJob, _queue: &Name) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The class of each job, by the name that people give it: class, task, actor, function. `None` if it cannot be read.
+    async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        Ok(vec![None; jobs.len()])
+    }
+
+    /// When somebody last began with each job, in milliseconds, where the system's keys do not tell since when its worker is dead.
+    async fn began(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<u64>>> {
+        Ok(vec![None; jobs.len()])
+    }
+
+    /// What a search for drift compares, in words.
+    fn drift_subject(&self) -> &'static str {
+        ""
+    }
+
+    /// Where a job is that is not an orphan: who holds it and what proves that its holder lives, or where it waits. `None`: the system
+    /// has no such job, or its keys do not tell.
+    async fn find(&self, _: &Reader<'_>, _: &str) -> Result<Option<FoundJob>> {
+        Ok(None)
     }
 
     /// The script that checks findings of drift and heals them; `None`: drift is not looked for in this system.

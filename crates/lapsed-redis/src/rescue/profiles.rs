@@ -1,26 +1,48 @@
 //! The list of profiles.
 
+use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::{Error, Result};
 
 use super::profile::{Profile, ProfileFacts};
-use super::{RescueLayout, asynq, bullmq, celery, dramatiq, resque, rq, sidekiq, streams};
+use super::{
+    RescueLayout, asynq, bullmq, celery, dramatiq, resque, rq, sidekiq, sidekiq_http, streams,
+};
 
 /// A profile, and how it is made for a layout.
 struct Registered {
     facts: &'static ProfileFacts,
     open: fn(&RescueLayout) -> Box<dyn Profile>,
+    /// Whether its jobs are put back by [`RescuedInflight`](super::RescuedInflight). Those that the application registers itself are
+    /// put back by the system of adopted jobs.
+    is_rescued: bool,
+}
+
+const fn rescued(
+    facts: &'static ProfileFacts,
+    open: fn(&RescueLayout) -> Box<dyn Profile>,
+) -> Registered {
+    Registered { facts, open, is_rescued: true }
+}
+
+const fn adopted(
+    facts: &'static ProfileFacts,
+    open: fn(&RescueLayout) -> Box<dyn Profile>,
+) -> Registered {
+    Registered { facts, open, is_rescued: false }
 }
 
 /// Every foreign job system that can be rescued, in the order of the documentation.
 static PROFILES: &[Registered] = &[
-    Registered { facts: &rq::FACTS, open: rq::open },
-    Registered { facts: &dramatiq::FACTS, open: dramatiq::open },
-    Registered { facts: &bullmq::FACTS, open: bullmq::open },
-    Registered { facts: &celery::FACTS, open: celery::open },
-    Registered { facts: &sidekiq::FACTS, open: sidekiq::open },
-    Registered { facts: &asynq::FACTS, open: asynq::open },
-    Registered { facts: &resque::FACTS, open: resque::open },
-    Registered { facts: &streams::FACTS, open: streams::open },
+    rescued(&rq::FACTS, rq::open),
+    rescued(&dramatiq::FACTS, dramatiq::open),
+    rescued(&bullmq::FACTS, bullmq::open),
+    rescued(&celery::FACTS, celery::open),
+    rescued(&sidekiq::FACTS, sidekiq::open),
+    rescued(&asynq::FACTS, asynq::open),
+    rescued(&resque::FACTS, resque::open),
+    rescued(&streams::FACTS, streams::open),
+    adopted(&sidekiq_http::ASYNC_HTTP, sidekiq_http::open_async_http),
+    adopted(&sidekiq_http::PATIENT_HTTP, sidekiq_http::open_patient_http),
 ];
 
 /// What people are told about a profile.
@@ -38,6 +60,13 @@ pub struct ProfileInfo {
     pub grace_ms: u64,
     /// Whether its keys show workers that live.
     pub shows_workers: bool,
+    /// Why its jobs cannot be delayed, and what to use instead; `None`: they can.
+    pub no_delay: Option<&'static str>,
+    /// Why the class of its jobs is not known; `None`: it is.
+    pub no_class: Option<&'static str>,
+    /// Whether lapsed reads all that it needs in the system's own keys. If not, the application registers its jobs, and they are
+    /// adopted.
+    pub is_rescued: bool,
 }
 
 /// What people are told about every profile, in the order of the documentation.
@@ -49,6 +78,9 @@ pub fn profiles() -> Vec<ProfileInfo> {
         limit_ms: one.facts.limit.as_millis() as u64,
         grace_ms: one.facts.grace.as_millis() as u64,
         shows_workers: one.facts.shows_workers,
+        no_delay: one.facts.no_delay,
+        no_class: one.facts.no_class,
+        is_rescued: one.is_rescued,
     };
     PROFILES.iter().map(info).collect()
 }
@@ -61,11 +93,23 @@ pub fn profile_names() -> Vec<&'static str> {
 /// The profile of a layout.
 pub(super) fn open(layout: &RescueLayout) -> Result<Box<dyn Profile>> {
     match PROFILES.iter().find(|one| one.facts.name == layout.profile) {
-        Some(found) => Ok((found.open)(layout)),
+        Some(found) if found.is_rescued => Ok((found.open)(layout)),
+        Some(found) => Err(Error::Invalid(format!(
+            "jobs of {} are adopted, because the application registers them itself",
+            found.facts.title
+        ))),
         None => Err(Error::Invalid(format!(
             "there is no preset `{}`; these are: {}",
             layout.profile,
             profile_names().join(", ")
         ))),
     }
+}
+
+/// Every profile with its usual layout, to look at a server.
+pub(super) fn open_all() -> Vec<Box<dyn Profile>> {
+    let usual = |one: &Registered| {
+        (one.open)(&RescueLayout::new(one.facts.name, RecoveryPolicy::default()))
+    };
+    PROFILES.iter().map(usual).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt, stream};
 use lapsed_core::clock::Clock;
 use lapsed_core::{Error, Result};
 use redis::{Cmd, FromRedisValue};
@@ -23,13 +24,11 @@ pub(crate) struct Reader<'a> {
     pub clock: &'a dyn Clock,
 }
 
-/// Limits of a walk through the keyspace.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ScanLimits {
-    pub keys_max: u64,
-    /// A pause after each page, so that other clients are served.
-    pub pause: Duration,
-}
+/// How many pipelines are on their way at a time: the server works on one while another is written and read here.
+const PIPELINES: usize = 3;
+
+/// How long a page of SCAN may take before the pause after it is as long: somebody else is waiting, or the server is slow.
+const PAGE_MAX: Duration = Duration::from_millis(2);
 
 impl Reader<'_> {
     /// The server's clock, in milliseconds.
@@ -57,17 +56,17 @@ impl Reader<'_> {
         verb: &str,
         commands: &[Vec<Vec<u8>>],
     ) -> Result<Vec<Option<T>>> {
-        let mut answers = Vec::with_capacity(commands.len());
-        for some in commands.chunks(PIPELINE) {
+        let some = async |some: &[Vec<Vec<u8>>]| {
             let mut pipeline = redis::pipe();
             for args in some {
                 let mut cmd: Cmd = redis::cmd(verb);
                 cmd.arg(args);
                 pipeline.add_command(cmd);
             }
-            answers.extend(self.connection.query_each(verb, &pipeline, some.len()).await?);
-        }
-        Ok(answers)
+            self.connection.query_each(verb, &pipeline, some.len()).await
+        };
+        let answers = stream::iter(commands.chunks(PIPELINE).map(some)).buffered(PIPELINES);
+        answers.try_concat().await
     }
 
     /// The elements of a set; at most so many that the memory is bounded.
@@ -120,27 +119,21 @@ impl Reader<'_> {
         }
     }
 
-    /// Members of a sorted set with scores from `from` to `to`, in the server's notation, lowest first.
+    /// Members of a sorted set with scores from `from` to `to`, in the server's notation, lowest first. They are read by their rank,
+    /// because the server would count from the first one to the beginning of each page.
     pub async fn scores(&self, key: &[u8], from: &str, to: &str) -> Result<Vec<(Vec<u8>, f64)>> {
-        let mut all: Vec<(Vec<u8>, f64)> = Vec::new();
-        loop {
-            let (offset, count) = (all.len().to_string(), PAGE.to_string());
-            let args: [&[u8]; 7] = [
-                key,
-                from.as_bytes(),
-                to.as_bytes(),
-                b"WITHSCORES",
-                b"LIMIT",
-                offset.as_bytes(),
-                count.as_bytes(),
-            ];
-            let page: Vec<(Vec<u8>, f64)> = self.one("ZRANGEBYSCORE", &args).await?;
-            let is_last = page.len() < PAGE;
-            all.extend(page);
-            if is_last || all.len() >= ELEMENTS_MAX {
-                return Ok(all);
-            }
+        let end: usize = self.one("ZCOUNT", &[key, b"-inf", to.as_bytes()]).await?;
+        let inside: usize = self.one("ZCOUNT", &[key, from.as_bytes(), to.as_bytes()]).await?;
+        let (mut all, mut first): (Vec<(Vec<u8>, f64)>, _) =
+            (Vec::new(), end.saturating_sub(inside));
+        while first < end && all.len() < ELEMENTS_MAX {
+            let next = end.min(first + PAGE);
+            let (start, stop) = (first.to_string(), (next - 1).to_string());
+            let args: [&[u8]; 4] = [key, start.as_bytes(), stop.as_bytes(), b"WITHSCORES"];
+            all.extend(self.one::<Vec<(Vec<u8>, f64)>>("ZRANGE", &args).await?);
+            first = next;
         }
+        Ok(all)
     }
 
     /// One page of SCAN, or with a key of HSCAN, SSCAN or ZSCAN: where the next one begins (`None` at the end), and its elements.
@@ -163,31 +156,32 @@ impl Reader<'_> {
         Ok(((next != "0").then_some(next), page))
     }
 
-    /// Goes through the names of all keys (of those that match `pattern`), in pages with a pause after each. Returns how many were seen.
+    /// Goes through the names of all keys (of those that match `pattern`), in pages, one after the other. Returns how many were seen;
+    /// an error if there are more than `keys_max`.
     pub async fn scan(
         &self,
         pattern: Option<&[u8]>,
-        limits: ScanLimits,
+        keys_max: u64,
         visit: impl FnMut(&[u8]),
     ) -> Result<u64> {
         let filter = pattern.map(|pattern| (b"MATCH".as_slice(), pattern));
-        self.scan_by(filter, limits, visit).await
+        self.scan_by(filter, keys_max, visit).await
     }
 
     /// The same for the names of keys of one type.
     pub async fn scan_type(
         &self,
         kind: &str,
-        limits: ScanLimits,
+        keys_max: u64,
         visit: impl FnMut(&[u8]),
     ) -> Result<u64> {
-        self.scan_by(Some((b"TYPE", kind.as_bytes())), limits, visit).await
+        self.scan_by(Some((b"TYPE", kind.as_bytes())), keys_max, visit).await
     }
 
     async fn scan_by(
         &self,
         filter: Option<(&[u8], &[u8])>,
-        limits: ScanLimits,
+        keys_max: u64,
         mut visit: impl FnMut(&[u8]),
     ) -> Result<u64> {
         let (mut cursor, mut seen) = (b"0".to_vec(), 0);
@@ -195,20 +189,22 @@ impl Reader<'_> {
             let count = (2 * PAGE).to_string();
             let mut args: Vec<&[u8]> = vec![&cursor, b"COUNT", count.as_bytes()];
             args.extend(filter.iter().flat_map(|(what, value)| [*what, *value]));
+            let sent = self.clock.mono();
             let (next, page): (Vec<u8>, Vec<Vec<u8>>) = self.one("SCAN", &args).await?;
+            let took = self.clock.mono() - sent;
             page.iter().for_each(|key| visit(key));
             seen += 2 * PAGE as u64;
             if next == b"0" {
                 return Ok(seen);
             }
-            if seen >= limits.keys_max {
+            if seen >= keys_max {
                 return Err(Error::Invalid(format!(
                     "there are more than {} keys; raise the limit to look at all of them",
-                    limits.keys_max
+                    keys_max
                 )));
             }
-            if !limits.pause.is_zero() {
-                self.clock.sleep(limits.pause).await;
+            if took > PAGE_MAX {
+                self.clock.sleep(took).await;
             }
             cursor = next;
         }

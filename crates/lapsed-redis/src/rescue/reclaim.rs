@@ -1,5 +1,6 @@
 //! The decisive step: one script for a batch of jobs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,44 @@ use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect
 use lapsed_core::{Name, Result};
 
 use super::RescuedInflight;
+use super::message_pack::PackedArray;
 use super::profile::HeldJob;
 use crate::inflight::{log_recovery, policy_way, recovered};
 use crate::system_context::Args;
+
+/// The suspects of a batch as the script reads them. Most of their keys are the same, and each key and argument costs the server
+/// time before the script begins.
+#[derive(Default)]
+struct PackedSuspects {
+    keys: Vec<String>,
+    places: HashMap<String, u64>,
+    values: PackedArray,
+}
+
+impl PackedSuspects {
+    /// Adds a job with its keys, and the keys of the places where it may go.
+    fn add(&mut self, job: &HeldJob, places_to_go: Vec<String>) {
+        for part in [&job.key, &job.worker, &job.queue] {
+            self.values.push_text(part.as_str());
+        }
+        for key in job.keys.iter().chain(&places_to_go) {
+            let place = self.place_of(key);
+            self.values.push_number(place);
+        }
+        job.words.iter().for_each(|word| self.values.push_text(word));
+    }
+
+    /// The number of a key among those of all suspects, from 1.
+    fn place_of(&mut self, key: &str) -> u64 {
+        if let Some(place) = self.places.get(key) {
+            return *place;
+        }
+        self.keys.push(key.to_owned());
+        let place = self.keys.len() as u64;
+        self.places.insert(key.to_owned(), place);
+        place
+    }
+}
 
 impl RescuedInflight {
     pub(super) async fn reclaim_batch(&self, batch: &Batch) -> Result<BatchAnswer> {
@@ -40,11 +76,13 @@ impl RescuedInflight {
     async fn batch_args(&self, batch: &Batch, jobs: &[&HeldJob]) -> Result<Args> {
         let (context, recovery, facts) =
             (self.context(), &self.layout.recovery, self.profile.facts());
+        let (backoff, quarantine) = (self.layout.backoff, self.quarantine_letters(jobs).await?);
         let seen_ms = context.last_seen_for(self.shard(), batch.act).await?;
         let mut args = Args::default()
             .key(self.own("crashes"))
             .key(self.own("crashes_at"))
             .key(self.own("silence"))
+            .key(self.own("deaths"))
             .arg(&batch.id.sweeper)
             .arg(batch.id.number)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))
@@ -58,24 +96,30 @@ impl RescuedInflight {
             .arg(recovery.crash_window_ms)
             .arg(recovery.age_max_ms)
             .arg(jobs.len())
-            .arg(facts.keys + usize::from(recovery.move_to.is_some()))
-            .arg(facts.words + 3)
-            .arg(recovery.move_to.as_ref().map_or("", Name::as_str));
-        let move_to = recovery.move_to.as_ref();
+            .arg(facts.keys)
+            .arg(facts.words)
+            .arg(recovery.move_to.as_ref().map_or("", Name::as_str))
+            .arg(backoff.map_or(0, |backoff| backoff.first_ms))
+            .arg(backoff.map_or(0, |backoff| backoff.max_ms))
+            .arg(quarantine);
+        let mut packed = PackedSuspects::default();
         for job in jobs {
-            for key in job
-                .keys
-                .iter()
-                .chain(&move_to.and_then(|queue| self.profile.other_queue(job, queue)))
-            {
-                args = args.key(key);
-            }
-            args = args.arg(&job.key).arg(&job.worker).arg(&job.queue);
-            for word in &job.words {
-                args = args.arg(word);
-            }
+            packed.add(job, self.places_to_go(job));
         }
+        args.keys.extend(packed.keys);
+        args.args.push(packed.values.into_array());
         Ok(args)
+    }
+
+    /// The queue that a job is moved to, and the keys that it is delayed in, if the policy does so.
+    fn places_to_go(&self, job: &HeldJob) -> Vec<String> {
+        let moved = self.layout.recovery.move_to.as_ref();
+        let mut keys: Vec<String> =
+            moved.and_then(|queue| self.profile.other_queue(job, queue)).into_iter().collect();
+        if self.layout.backoff.is_some() {
+            keys.extend(self.profile.delayed_keys(job, moved.unwrap_or(&job.queue)));
+        }
+        keys
     }
 
     async fn read_answer(

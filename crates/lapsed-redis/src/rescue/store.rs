@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{
     Enqueued, Finish, Finished, InflightStore, Job, JobCounts, JobPlace, JobTicket, JobToken,
-    NewJob, Taken, TrackAnswer,
+    NewJob, Taken, TrackAnswer, Whereabouts,
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
@@ -20,6 +20,7 @@ use lapsed_core::{Error, Name, Result, SystemId};
 
 use super::RescuedInflight;
 use super::profile::SeenWorker;
+use super::reader::Reader;
 use super::survey::{Survey, after};
 use crate::inflight::log_recovery;
 
@@ -117,6 +118,10 @@ impl Sweep for RescuedInflight {
         Ok(Some(self.count(&survey).await?))
     }
 
+    async fn confirm_adoption(&self) -> Result<u64> {
+        self.confirm().await
+    }
+
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {
         Ok(self.last_or_look().await?.page(&request))
     }
@@ -170,6 +175,13 @@ impl InflightStore for RescuedInflight {
     async fn job(&self, id: &Name) -> Result<Option<Job>> {
         let survey = self.look(PassMode::DryRun).await?;
         Ok(self.in_flight_job(&survey, id))
+    }
+
+    async fn whereabouts(&self, id: &Name) -> Result<Option<Whereabouts>> {
+        let reader =
+            Reader { connection: &self.context().connection, clock: &*self.context().clock };
+        let found = self.profile.find(&reader, id.as_str()).await?;
+        Ok(found.map(|found| Whereabouts { state: found.state, because: found.because }))
     }
 
     async fn in_flight(

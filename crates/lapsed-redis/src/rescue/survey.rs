@@ -3,12 +3,14 @@
 //! Where the system's keys do not say since when a worker is silent (a lost connection leaves no time behind), lapsed notes
 //! when it first found the worker silent, on the server, so that several daemons and single commands share it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
-use lapsed_core::sweep::{Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage};
+use lapsed_core::sweep::{
+    AdoptObservation, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+};
 use lapsed_core::{Error, Name, Result};
 
 use super::profile::{HeldJob, LookRequest, Seen};
@@ -18,22 +20,30 @@ use super::{LOCK, RescuedInflight};
 /// How much the clock of a worker's host and the server's clock may differ, in milliseconds.
 const CLOCKS_DIFFER_MS: u64 = 250;
 
+/// How much a batch may carry of what the decisive step compares and writes: some systems need the whole message for that.
+const PAGE_BYTES: usize = 128 << 10;
+
 /// What one look found.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Survey {
     /// The server's clock; 0: there was no look yet.
     pub now_ms: u64,
     pub seen: Seen,
-    /// Jobs whose worker has been silent for the limit, by deadline, worker and key.
+    /// Jobs whose worker has been silent for the limit, by deadline and worker. Those of one worker are in the order in which the
+    /// profile found them, because a job that is first in its list is found and removed at once.
     suspects: Vec<Suspect>,
+    /// Where each of them is in `suspects`.
+    ranks: HashMap<Name, usize>,
+    /// How many different workers there are up to each suspect.
+    workers: Vec<usize>,
     /// Where each job of a silent worker is in `seen.jobs`.
     places: HashMap<Name, usize>,
+    /// Who was seen alive, if the configuration says where signs of life are.
+    pub observation: Option<AdoptObservation>,
 }
 
-type Place<'a> = (u64, &'a str, &'a str);
-
-fn place(suspect: &Suspect) -> Place<'_> {
-    (suspect.deadline_ms, suspect.owner.as_str(), suspect.key.as_str())
+fn group(suspect: &Suspect) -> (u64, &str) {
+    (suspect.deadline_ms, suspect.owner.as_str())
 }
 
 /// `deadline worker key`: names have no control characters, so this one separates them.
@@ -42,7 +52,7 @@ pub(super) fn after(suspect: &Suspect) -> Cursor {
 }
 
 /// Where to go on; from the beginning if it cannot be understood.
-fn parse_cursor(cursor: &Cursor) -> Option<Place<'_>> {
+fn parse_cursor(cursor: &Cursor) -> Option<(u64, &str, &str)> {
     let mut parts = cursor.0.as_deref()?.splitn(3, '\u{1}');
     Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))
 }
@@ -62,9 +72,16 @@ impl Survey {
             })
             .filter(|suspect| suspect.deadline_ms <= now_ms)
             .collect();
-        suspects.sort_by(|one, other| place(one).cmp(&place(other)));
+        suspects.sort_by(|one, other| group(one).cmp(&group(other)));
+        let mut met = HashSet::new();
+        let workers = suspects.iter().map(|one| {
+            met.insert(&one.owner);
+            met.len()
+        });
+        let workers = workers.collect();
         let places = seen.jobs.iter().enumerate().map(|(at, job)| (job.key.clone(), at)).collect();
-        Survey { now_ms, seen, suspects, places }
+        let ranks = suspects.iter().enumerate().map(|(at, one)| (one.key.clone(), at)).collect();
+        Survey { now_ms, seen, suspects, ranks, workers, places, observation: None }
     }
 
     /// What the decisive step needs to know of a job, if its worker was silent.
@@ -79,28 +96,33 @@ impl Survey {
     /// One page of suspects. The brake's word counts workers.
     pub fn page(&self, request: &PageRequest) -> SuspectPage {
         let examined = if request.after.0.is_none() { self.seen.examined } else { 0 };
-        let from = parse_cursor(&request.after);
-        let first = from.map_or(0, |from| self.suspects.partition_point(|one| place(one) <= from));
+        let first = parse_cursor(&request.after).map_or(0, |from| self.first_after(from));
         let most = request.undeclared_max.unwrap_or(usize::MAX);
-        let mut workers: Vec<&Name> = Vec::new();
-        let mut page = SuspectPage { last: true, examined, ..SuspectPage::default() };
-        for (at, suspect) in self.suspects.iter().enumerate() {
-            if workers.last() != Some(&&suspect.owner) && !workers.contains(&&suspect.owner) {
-                if workers.len() == most {
-                    return page;
-                }
-                workers.push(&suspect.owner);
-            }
-            if at < first {
-                continue;
-            }
-            if page.suspects.len() == request.limit {
-                page.last = false;
-                return page;
-            }
-            page.suspects.push(suspect.clone());
+        let allowed = self.workers.partition_point(|workers| *workers <= most).max(first);
+        let most = allowed.min(first.saturating_add(request.limit));
+        let end = self.end_by_bytes(first, most);
+        SuspectPage { suspects: self.suspects[first..end].to_vec(), examined, last: end == allowed }
+    }
+
+    /// How far a page from `first` to `most` may go, so that it carries at most [`PAGE_BYTES`], or one suspect.
+    fn end_by_bytes(&self, first: usize, most: usize) -> usize {
+        let mut bytes = 0;
+        let is_within = |suspect: &&Suspect| {
+            let words = self.job(&suspect.key).map_or(&[][..], |job| &job.words);
+            bytes += words.iter().map(String::len).sum::<usize>();
+            bytes <= PAGE_BYTES
+        };
+        let within = self.suspects[first..most].iter().take_while(is_within).count();
+        most.min(first + within.max(1))
+    }
+
+    /// Where to go on. If that suspect is not there any more: with the first of its worker.
+    fn first_after(&self, (deadline_ms, owner, key): (u64, &str, &str)) -> usize {
+        let from = (deadline_ms, owner);
+        match self.ranks.get(key).filter(|rank| group(&self.suspects[**rank]) == from) {
+            Some(rank) => rank + 1,
+            None => self.suspects.partition_point(|one| group(one) < from),
         }
-        page
     }
 
     /// Whether the worker of every suspect is known to have come after `back_ms`.
@@ -110,11 +132,14 @@ impl Survey {
     }
 
     /// Workers whose silence has lasted for the limit and who hold something.
-    pub fn dead_workers(&self) -> usize {
-        let mut names: Vec<&str> = self.suspects.iter().map(|one| one.owner.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        names.len()
+    fn dead_workers(&self) -> BTreeSet<&str> {
+        self.suspects.iter().map(|one| one.owner.as_str()).collect()
+    }
+
+    /// Workers that show life, or have not been silent for the limit.
+    fn live_workers(&self) -> u64 {
+        let workers = self.seen.workers.values();
+        workers.filter(|one| !one.is_silent || one.due_ms > self.now_ms).count() as u64
     }
 }
 
@@ -152,7 +177,8 @@ impl RescuedInflight {
                 tracing::info!(%system, "{note}");
             }
         }
-        let survey = Arc::new(Survey::new(now_ms, seen));
+        let observation = self.observe(&seen, act).await?;
+        let survey = Arc::new(Survey { observation, ..Survey::new(now_ms, seen) });
         *self.last.lock().expect(LOCK) = survey.clone();
         Ok(survey)
     }
@@ -186,7 +212,7 @@ impl RescuedInflight {
                     now_ms
                 }
             };
-            worker.due_ms = since_ms + limit_ms;
+            worker.due_ms = (since_ms + limit_ms).max(worker.active_until_ms);
         }
         for name in known.keys() {
             if !seen.workers.get(name.as_str()).is_some_and(|worker| worker.is_silent) {
@@ -211,9 +237,10 @@ impl RescuedInflight {
         census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));
         census.back_ms = back_ms;
         if self.profile.facts().shows_workers {
-            let dead = survey.dead_workers() as u64;
-            let alive = seen.workers.values().filter(|worker| !worker.is_silent).count() as u64;
-            (census.owners_live, census.owners_overdue) = (alive, dead);
+            let names = survey.dead_workers();
+            census.owners_died_recently = self.died_recently(census.now_ms, &names).await?;
+            let dead = names.len() as u64;
+            (census.owners_live, census.owners_overdue) = (survey.live_workers(), dead);
             if back_ms > 0 {
                 (census.owners_spared, census.owners_overdue) = (dead, 0);
             }
@@ -227,6 +254,21 @@ impl RescuedInflight {
                 (census.orphans_spared, census.orphans, census.suspects) = (census.orphans, 0, 0);
             }
         }
+        census.observation = survey.observation.clone();
+        if let Some(observation) = &mut census.observation {
+            // It may have been confirmed since the look.
+            observation.confirmed_ms = self.confirmed_ms().await?;
+        }
         Ok(census)
+    }
+
+    /// Workers other than `dying` whose jobs were put back within the last threshold. The brake counts them together with
+    /// those, so that workers that fall silent one after another are a mass death, too.
+    async fn died_recently(&self, now_ms: u64, dying: &BTreeSet<&str>) -> Result<u64> {
+        let mut cmd = redis::cmd("ZRANGEBYSCORE");
+        let since_ms = now_ms.saturating_sub(self.context().threshold_ms());
+        cmd.arg(self.own("deaths")).arg(format!("({since_ms}")).arg("+inf");
+        let died: Vec<String> = self.context().connection.query("ZRANGEBYSCORE", &cmd).await?;
+        Ok(died.iter().filter(|name| !dying.contains(name.as_str())).count() as u64)
     }
 }

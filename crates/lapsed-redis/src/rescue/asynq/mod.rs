@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
@@ -31,7 +31,12 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 2,
     shows_workers: false,
     own_recovery: "asynq itself counts them as failed and retries them with back-off, 60 to 120 s after the death, while another server of the queue lives; those without a lease it never finds",
+    no_delay: None,
+    no_class: None,
 };
+
+/// Which of a job's keys is its hash.
+const TASK_KEY: usize = 2;
 
 /// A server whose clock is wrong by more than this counts as gone.
 const CLOCKS_DIFFER_S: u64 = 3_600;
@@ -64,6 +69,43 @@ impl Profile for Asynq {
 
     fn may_be_key(&self, _: &[u8]) -> bool {
         false
+    }
+
+    fn delayed_keys(&self, _: &HeldJob, queue: &Name) -> Vec<String> {
+        vec![format!("asynq:{{{queue}}}:scheduled")]
+    }
+
+    async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| vec![job.keys[TASK_KEY].clone().into_bytes(), b"msg".to_vec()])
+            .collect();
+        let texts: Vec<Option<Option<Vec<u8>>>> = reader.each("HGET", &asked).await?;
+        Ok(texts.into_iter().map(|text| type_of(&text.flatten()?)).collect())
+    }
+
+    /// By `QUEUE/ID`, as receipts have it, or by the id alone.
+    async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
+        let now_ms = reader.now_ms().await?;
+        for queue in self.queues(reader, &mut Seen::default()).await? {
+            let own = id.strip_prefix(queue.as_str()).and_then(|rest| rest.strip_prefix('/'));
+            let own = own.unwrap_or(id);
+            let asked = [vec![word(&format!("asynq:{{{queue}}}:t:{own}")), word("state")]];
+            let state: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
+            let Some(state) = state.into_iter().flatten().flatten().next() else { continue };
+            let mut because =
+                vec![format!("task `{own}` of queue `{queue}` has the state `{state}`")];
+            let servers = self.servers(reader, now_ms).await?;
+            let holder = servers.claims.get(own).filter(|server| servers.alive.contains(*server));
+            if let (Some(server), "active") = (holder, state.as_str()) {
+                because.push(format!(
+                    "server `{server}` lives, and shows the task as its own; it does so every 5 s"
+                ));
+                return Ok(Some(FoundJob { state: "live".to_owned(), because }));
+            }
+            return Ok(Some(FoundJob { state, because }));
+        }
+        Ok(None)
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
@@ -223,6 +265,42 @@ impl Asynq {
     }
 }
 
+/// The type of a task: field 1 of its message, which is in the format of Protocol Buffers.
+fn type_of(message: &[u8]) -> Option<String> {
+    let mut rest = message;
+    loop {
+        let tag = varint(&mut rest)?;
+        let length = match tag & 7 {
+            0 => {
+                varint(&mut rest)?;
+                continue;
+            }
+            1 => 8,
+            2 => usize::try_from(varint(&mut rest)?).ok()?,
+            5 => 4,
+            _ => return None,
+        };
+        let (value, after) = rest.split_at_checked(length)?;
+        if tag == (1 << 3 | 2) {
+            return String::from_utf8(value.to_vec()).ok();
+        }
+        rest = after;
+    }
+}
+
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let (first, after) = rest.split_first()?;
+        *rest = after;
+        number |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 /// The day in UTC, as asynq's counters have it: 2026-11-18.
 fn day(now_ms: u64) -> String {
     let at = i64::try_from(now_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
@@ -232,6 +310,14 @@ fn day(now_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_type_of_a_task_is_read_wherever_it_stands() {
+        assert_eq!(type_of(b"\x0a\x04send\x12\x02\0\xff").as_deref(), Some("send"));
+        assert_eq!(type_of(b"\x28\x96\x01\x12\x02\0\xff\x0a\x04send").as_deref(), Some("send"));
+        assert_eq!(type_of(b"\x12\x05\0"), None);
+        assert_eq!(type_of(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), None);
+    }
 
     #[test]
     fn days_are_written_as_asynq_writes_them() {

@@ -6,7 +6,7 @@
 --                     6 asynq:workers (sorted set)  7 asynq:{Q}:processed:DATE  8 asynq:{Q}:failed:DATE
 --                     9 asynq:{Q}:processed  10 asynq:{Q}:failed (strings)
 -- Words of a suspect  1 id of the task  2 key of a task without its id
--- O(tasks in `active` + servers) for each suspect
+-- O(place of the task in `active`, counted from the oldest, + servers) for each suspect
 --
 -- Who can come in between: the worker's heartbeat (it extends the lease), its end of the task and asynq's own recoverer (each
 -- removes the id from `active` in one script before it does anything else), and a server that shows the task as its own although the lease is
@@ -14,6 +14,7 @@
 local TYPES = { 'list', 'zset', 'hash', 'list', 'zset', 'zset', 'string', 'string', 'string', 'string' }
 local WRITES = { { 'LREM', 1, '0', 'x' }, { 'ZREM', 2, 'x' }, { 'HSET', 3, 'x', 'x' }, { 'DEL', 3 }, { 'RPUSH', 4, 'x' },
   { 'LPUSH', 4, 'x' }, { 'ZADD', 5, '0', 'x' }, { 'ZREM', 5, 'x' }, { 'INCR', 7 }, { 'EXPIREAT', 7, '1' } }
+local DELAYED = { types = { 'zset' }, writes = { { 'ZADD', 1, '0', 'x' } } }
 local STATS_FOR_S = 7776000
 local ARCHIVED_FOR_S = 7776000
 local ARCHIVED_MAX = 10000
@@ -38,7 +39,7 @@ end
 
 local function judge(s, at)
   local id = s.words[1]
-  if not redis.call('LPOS', s.keys[1], id) then
+  if not is_listed(s.keys[1], id, at) then
     return 'G'
   end
   local lease = redis.call('ZSCORE', s.keys[2], id)
@@ -46,35 +47,45 @@ local function judge(s, at)
     -- Whole seconds of the worker's clock: the end of that second counts.
     s.deadline = (tonumber(lease) + 1) * 1000 + at.limit
   else
-    local since = redis.call('HGET', at.silence, s.owner) or (at.act and at.now or at.now - at.limit)
+    local since = silent_since(s.owner, at) or (at.act and at.now or at.now - at.limit)
     s.deadline = tonumber(since) + at.limit
   end
   if at.now < s.deadline or is_claimed(s, at) then
     return 'A'
   end
-  local task = redis.call('HMGET', s.keys[3], 'state', 'msg')
-  if not task[1] then
+  local state = redis.call('HGET', s.keys[3], 'state')
+  if not state then
     s.is_dangling = true
     return 'G'
   end
-  if task[1] ~= 'active' or not task[2] then
-    s.text = 'it is in `' .. s.keys[1] .. '`, but its state is ' .. task[1]
+  if state ~= 'active' or redis.call('HEXISTS', s.keys[3], 'msg') == 0 then
+    s.text = 'it is in `' .. s.keys[1] .. '`, but its state is ' .. state
     return 'U'
   end
-  s.payload = task[2]
+  s.read_payload = function()
+    return redis.call('HGET', s.keys[3], 'msg')
+  end
   return nil
 end
 
+-- The oldest are at the end.
 local function take_out(s)
-  redis.call('LREM', s.keys[1], 0, s.words[1])
-  redis.call('ZREM', s.keys[2], s.words[1])
+  redis.call('LREM', s.keys[1], '-1', s.words[1])
+  gather('ZREM', s.keys[2], s.words[1])
 end
 
 -- As `requeueCmd`.
 local function put_back(s, _, front)
   take_out(s)
-  redis.call(front and 'RPUSH' or 'LPUSH', s.keys[4], s.words[1])
+  gather(front and 'RPUSH' or 'LPUSH', s.keys[4], s.words[1])
   redis.call('HSET', s.keys[3], 'state', 'pending')
+end
+
+-- As `scheduleCmd`. Every server looks for tasks that are due, every 5 s, unless it is told otherwise.
+local function delay(s)
+  take_out(s)
+  redis.call('ZADD', s.delayed[1], whole(math.ceil(s.due / 1000)), s.words[1])
+  redis.call('HSET', s.keys[3], 'state', 'scheduled')
 end
 
 local function varint(number)
@@ -89,7 +100,7 @@ end
 -- The message with `error_msg` (7) and `last_failed_at` (11), as asynq writes it into archived tasks. A field that comes again
 -- replaces the one before, so that the bytes of the message stay as they are.
 local function failed_message(s, now_s)
-  return s.payload .. '\58' .. varint(#LEASE_EXPIRED) .. LEASE_EXPIRED .. '\88' .. varint(now_s)
+  return s.read_payload() .. '\58' .. varint(#LEASE_EXPIRED) .. LEASE_EXPIRED .. '\88' .. varint(now_s)
 end
 
 local function trim_archive(s, ids)

@@ -14,9 +14,10 @@ use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
 use super::profile::{
-    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    SeenWorker,
 };
-use super::reader::{Reader, ScanLimits};
+use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_bullmq", "put_back.lua");
@@ -32,16 +33,21 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 3,
     shows_workers: false,
     own_recovery: "BullMQ itself puts them back when another worker of the queue looks twice, 30 s apart, and blocks Redis for seconds if there are many",
+    no_delay: None,
+    no_class: None,
 };
+
+/// Which of a job's keys is the list `active`.
+const ACTIVE_KEY: usize = 0;
+
+/// Which of them is its hash.
+const JOB_KEY: usize = 3;
 
 /// How often BullMQ itself puts a stalled job back before it fails the job: `maxStalledCount`, an option that no key has.
 const MAX_STALLED: u64 = 1;
 
 /// How often the names of queues are looked for, in milliseconds of the server's clock.
 const QUEUES_EVERY_MS: u64 = 60_000;
-
-const SCAN_LIMITS: ScanLimits =
-    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     Box::new(BullMq { prefix: layout.prefix.clone(), known: Mutex::default() })
@@ -88,6 +94,48 @@ impl Profile for BullMq {
         known.at_ms = u64::MAX;
     }
 
+    fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
+        let base = job.keys[ACTIVE_KEY].strip_suffix("active").unwrap_or_default();
+        vec![format!("{base}delayed")]
+    }
+
+    async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| vec![job.keys[JOB_KEY].clone().into_bytes(), b"name".to_vec()])
+            .collect();
+        let texts: Vec<Option<Option<Vec<u8>>>> = reader.each("HGET", &asked).await?;
+        Ok(texts.into_iter().map(|text| String::from_utf8(text.flatten()?).ok()).collect())
+    }
+
+    async fn began(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<u64>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| vec![job.keys[JOB_KEY].clone().into_bytes(), b"processedOn".to_vec()])
+            .collect();
+        let began: Vec<Option<Option<u64>>> = reader.each("HGET", &asked).await?;
+        Ok(began.into_iter().map(Option::flatten).collect())
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "the lists `active`, the sets `stalled` and the locks"
+    }
+
+    /// By `QUEUE/ID`, as receipts have it, or by the id alone.
+    async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
+        let bases = self.bases(reader).await?;
+        for queue in self.queues(reader, bases, &mut Seen::default()).await? {
+            let name = queue.name.as_str();
+            let own = id.strip_prefix(name).and_then(|rest| rest.strip_prefix('/')).unwrap_or(id);
+            let key = |what: &str| format!("{}:{what}", queue.base).into_bytes();
+            let there: u64 = reader.one("EXISTS", &[&key(own)]).await?;
+            if there == 1 {
+                return find_in(reader, &queue, own).await.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
     fn drift_script(&self) -> Option<&'static Script> {
         Some(&drift::DRIFT)
     }
@@ -115,6 +163,47 @@ impl Profile for BullMq {
     }
 }
 
+/// What the keys of a job say.
+async fn find_in(reader: &Reader<'_>, queue: &Queue, id: &str) -> Result<FoundJob> {
+    let key = |what: &str| format!("{}:{what}", queue.base).into_bytes();
+    let left: i64 = reader.one("PTTL", &[&key(&format!("{id}:lock"))]).await?;
+    let asked = [vec![key(id), b"pb".to_vec()]];
+    let worker: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
+    let worker = worker.into_iter().flatten().flatten().next();
+    let found = |state: &str, because| FoundJob { state: state.to_owned(), because };
+    let name = &queue.name;
+    if left > 0 {
+        let who =
+            worker.map_or("a worker without a name".to_owned(), |name| format!("worker `{name}`"));
+        return Ok(found(
+            "live",
+            vec![
+                format!("job `{id}` of queue `{name}` is active: {who} has it"),
+                format!(
+                    "that worker lives: the lock of the job runs out in {:.1} s, and the worker renews it",
+                    left as f64 / 1_000.0
+                ),
+            ],
+        ));
+    }
+    for (set, state) in [
+        ("delayed", "delayed"),
+        ("prioritized", "queued"),
+        ("failed", "failed"),
+        ("completed", "completed"),
+    ] {
+        let score: Option<f64> =
+            reader.one("ZSCORE", &[&key(set), id.as_bytes()]).await.unwrap_or(None);
+        if score.is_some() {
+            return Ok(found(state, vec![format!("job `{id}` is in `{set}` of queue `{name}`")]));
+        }
+    }
+    Ok(found(
+        "queued",
+        vec![format!("job `{id}` of queue `{name}` has no lock: nobody works on it")],
+    ))
+}
+
 impl BullMq {
     async fn bases(&self, reader: &Reader<'_>) -> Result<BTreeSet<String>> {
         let known = self.known.lock().expect(LOCK).clone();
@@ -124,7 +213,7 @@ impl BullMq {
         }
         let mut bases = BTreeSet::new();
         reader
-            .scan(Some(b"*:meta"), SCAN_LIMITS, |key| {
+            .scan(Some(b"*:meta"), u64::MAX, |key| {
                 let base = std::str::from_utf8(key).ok().and_then(|key| key.strip_suffix(":meta"));
                 bases.extend(base.map(str::to_owned));
             })

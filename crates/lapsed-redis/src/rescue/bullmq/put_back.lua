@@ -11,18 +11,20 @@
 local TYPES = { 'list', 'string', 'set', 'hash', 'list', 'list', 'hash', 'zset', 'stream', 'zset' }
 local WRITES = { { 'LREM', 1, '0', 'x' }, { 'SREM', 3, 'x' }, { 'HINCRBY', 4, 'x', '1' }, { 'HSET', 4, 'x', 'x' },
   { 'RPUSH', 5, 'x' }, { 'LPUSH', 5, 'x' }, { 'RPUSH', 6, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 9, '*', 'x', 'x' } }
+local DELAYED = { types = { 'zset' }, writes = { { 'ZADD', 1, '0', 'x' }, { 'ZRANGE', 1, '0', '0' },
+  { 'ZREVRANGEBYSCORE', 1, '0', '0' } } }
 local STALLED = 'job stalled more than allowable limit'
 
 local function judge(s, at)
   -- A lock that is gone does not say since when; what was noted when it was first missed does.
-  s.deadline = tonumber(redis.call('HGET', at.silence, s.owner) or at.now)
-  if redis.call('EXISTS', s.keys[2]) == 1 then
+  s.deadline = tonumber(silent_since(s.owner, at) or at.now)
+  if kind_of(s.keys[2]) ~= 'none' then
     return 'A'
   end
-  if not redis.call('LPOS', s.keys[1], s.words[1], 'RANK', '-1') then
+  if not is_listed(s.keys[1], s.words[1], at) then
     return 'G'
   end
-  if redis.call('EXISTS', s.keys[4]) == 0 then
+  if kind_of(s.keys[4]) == 'none' then
     s.dangling = true
     return 'G'
   end
@@ -41,30 +43,57 @@ end
 -- Takes the job out of `active`. The oldest are at the end.
 local function take_out(s)
   redis.call('LREM', s.keys[1], '-1', s.words[1])
-  redis.call('SREM', s.keys[3], s.words[1])
+  gather('SREM', s.keys[3], s.words[1])
+end
+
+-- Whether the queue is paused, `concurrency`, and how many events are kept.
+local function meta_of(s)
+  return once(s.keys[7], function()
+    return redis.call('HMGET', s.keys[7], 'paused', 'concurrency', 'opts.maxLenEvents')
+  end)
 end
 
 local function tell(s, ...)
-  local most = redis.call('HGET', s.keys[7], 'opts.maxLenEvents') or '10000'
-  redis.call('XADD', s.keys[9], 'MAXLEN', '~', most, '*', ...)
+  redis.call('XADD', s.keys[9], 'MAXLEN', '~', meta_of(s)[3] or '10000', '*', ...)
 end
 
 -- As `moveStalledJobsToWait` of BullMQ.
-local function put_back(s, _, front)
-  take_out(s)
+local function count_stall(s)
   local stalls = redis.call('HINCRBY', s.keys[4], 'stc', 1)
   if stalls > tonumber(s.words[3]) and not is_scheduled(s) then
     redis.call('HSET', s.keys[4], 'defa', STALLED)
   end
-  local meta = redis.call('HMGET', s.keys[7], 'paused', 'concurrency')
+end
+
+local function put_back(s, _, front)
+  local meta = meta_of(s)
   local to = (meta[1] and s.words[2] == '5') and s.keys[6] or s.keys[5]
-  redis.call(front and 'RPUSH' or 'LPUSH', to, s.words[1])
+  take_out(s)
+  gather(front and 'RPUSH' or 'LPUSH', to, s.words[1])
+  count_stall(s)
   local full = meta[2] and redis.call('LLEN', s.keys[1]) >= tonumber(meta[2])
   if not meta[1] and not full then
-    redis.call('ZADD', s.keys[8], '0', '0')
+    once(s.keys[8], function()
+      return redis.call('ZADD', s.keys[8], '0', '0')
+    end)
   end
   tell(s, 'event', 'waiting', 'jobId', s.words[1], 'prev', 'active')
   tell(s, 'event', 'stalled', 'jobId', s.words[1])
+end
+
+-- As `moveToDelayed` of BullMQ. The score is the time and a number of 12 bits, so that jobs of one millisecond keep their order.
+local function delay(s, at)
+  take_out(s)
+  count_stall(s)
+  local first, last = s.due * 4096, (s.due + 1) * 4096 - 1
+  local before = redis.call('ZREVRANGEBYSCORE', s.delayed[1], whole(last), whole(first), 'WITHSCORES', 'LIMIT', '0', '1')
+  local score = before[2] and math.min(tonumber(before[2]) + 1, last) or first
+  redis.call('HSET', s.keys[4], 'delay', whole(s.due - at.now))
+  redis.call('ZADD', s.delayed[1], whole(score), s.words[1])
+  tell(s, 'event', 'delayed', 'jobId', s.words[1], 'delay', whole(s.due))
+  tell(s, 'event', 'stalled', 'jobId', s.words[1])
+  local soonest = redis.call('ZRANGE', s.delayed[1], '0', '0', 'WITHSCORES')
+  redis.call('ZADD', s.keys[8], string.format('%.3f', tonumber(soonest[2]) / 4096), '1')
 end
 
 -- BullMQ fails such a job by letting a worker take it once more: the worker fails it without running it.

@@ -29,11 +29,11 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{DriftPage, DriftRequest, LookRequest, Profile, ProfileFacts, Seen};
-use super::reader::{Reader, ScanLimits, escaped};
+use super::profile::{DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen};
+use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
 use look::Look;
-use message::{SEPARATOR, lists_of};
+use message::{Message, SEPARATOR, lists_of};
 
 static PUT_BACK: Script = rescue_script!("rescue_celery", "put_back.lua");
 
@@ -48,15 +48,19 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 6,
     shows_workers: true,
     own_recovery: "Celery itself delivers them again after `visibility_timeout`, one hour by default. Without `task_acks_late` a running task is lost with its worker and cannot be rescued: set `task_acks_late` and `task_reject_on_worker_lost`",
+    no_delay: Some(
+        "Celery has no set of delayed tasks: a worker that takes a task with an ETA keeps it in its memory. Use on_death = \"back\"",
+    ),
+    no_class: None,
 };
 
 /// How often the names of exchanges are looked for, in milliseconds of the server's clock.
 const EXCHANGES_EVERY_MS: u64 = 60_000;
 
-const SCAN_LIMITS: ScanLimits =
-    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
-
 const BINDING: &str = "_kombu.binding.";
+
+/// Which of a job's words is its value in `unacked`.
+const VALUE_WORD: usize = 1;
 
 /// The binding of the remote control.
 const PIDBOX: &str = "_kombu.binding.celery.pidbox";
@@ -94,6 +98,16 @@ impl Profile for Celery {
     fn learn(&self, keys: &[Vec<u8>]) {
         let keys = keys.iter().filter_map(|key| String::from_utf8(key.clone()).ok()).collect();
         *self.found.lock().expect(LOCK) = FoundBindings { at_ms: u64::MAX, keys };
+    }
+
+    async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        let task =
+            |job: &&HeldJob| Message::read(&job.words[VALUE_WORD]).map(|message| message.task);
+        Ok(jobs.iter().map(task).collect())
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "`unacked` and `unacked_index`"
     }
 
     fn drift_script(&self) -> Option<&'static Script> {
@@ -144,7 +158,7 @@ impl Celery {
         let prefix = self.configured.as_deref().map_or("*".to_owned(), escaped);
         let mut keys = BTreeSet::new();
         reader
-            .scan(Some(format!("{prefix}{BINDING}*").as_bytes()), SCAN_LIMITS, |key| {
+            .scan(Some(format!("{prefix}{BINDING}*").as_bytes()), u64::MAX, |key| {
                 keys.extend(std::str::from_utf8(key).ok().map(str::to_owned));
             })
             .await?;

@@ -35,14 +35,14 @@ local function judge(s, at)
 end
 
 local function take_out(s)
-  redis.call('HDEL', s.keys[1], s.words[1])
-  redis.call('ZREM', s.keys[2], s.words[1])
+  gather('HDEL', s.keys[1], s.words[1])
+  gather('ZREM', s.keys[2], s.words[1])
 end
 
 -- As `_do_restore_message`; the tail is what a worker takes next.
 local function put_back(s, _, front)
   take_out(s)
-  redis.call(front and 'RPUSH' or 'LPUSH', s.keys[3], s.words[4])
+  gather(front and 'RPUSH' or 'LPUSH', s.keys[3], s.words[4])
 end
 
 -- Celery keeps no dead letters.

@@ -15,9 +15,10 @@ use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
 use super::profile::{
-    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    SeenWorker,
 };
-use super::reader::{Reader, ScanLimits, escaped};
+use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_dramatiq", "put_back.lua");
@@ -33,17 +34,22 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 2,
     shows_workers: true,
     own_recovery: "Dramatiq itself puts them back at a random time: one command in a thousand does maintenance, for its own queue only",
+    no_delay: None,
+    no_class: None,
 };
 
 const NAMESPACE: &str = "dramatiq";
+
+/// Which of a job's keys is the hash of messages.
+const MESSAGES_KEY: usize = 2;
+
+/// Which of a job's keys is its queue.
+const QUEUE_KEY: usize = 3;
 
 /// The length of a worker's name, a UUID.
 const WORKER_CHARS: usize = 36;
 
 /// How many keys are gone through at most to find the sets of silent workers.
-const SCAN_LIMITS: ScanLimits =
-    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
-
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     let namespace = layout.prefix.clone();
     Box::new(Dramatiq { configured: namespace, ..Dramatiq::default() })
@@ -78,6 +84,55 @@ impl Profile for Dramatiq {
             Some(std::str::from_utf8(key).ok()?.strip_suffix(":__heartbeats__")?.to_owned())
         };
         *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    }
+
+    fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
+        let queue = job.keys[QUEUE_KEY].strip_suffix(".DQ").unwrap_or(&job.keys[QUEUE_KEY]);
+        vec![format!("{queue}.DQ"), format!("{queue}.DQ.msgs")]
+    }
+
+    async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| {
+                vec![job.keys[MESSAGES_KEY].clone().into_bytes(), job.words[1].clone().into_bytes()]
+            })
+            .collect();
+        let texts: Vec<Option<Option<Vec<u8>>>> = reader.each("HGET", &asked).await?;
+        Ok(texts.into_iter().map(|text| actor_of(&text.flatten()?)).collect())
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "the queues, the messages and the sets of what workers have fetched"
+    }
+
+    /// By the id of the message in Redis (`redis_message_id`).
+    async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
+        for namespace in self.namespaces() {
+            let start = format!("{namespace}:__acks__.");
+            let pattern = format!("{}*", escaped(&start));
+            let mut sets: Vec<Vec<u8>> = Vec::new();
+            reader.scan(Some(pattern.as_bytes()), u64::MAX, |key| sets.push(key.to_vec())).await?;
+            let asked: Vec<Vec<Vec<u8>>> =
+                sets.iter().map(|set| vec![set.clone(), id.as_bytes().to_vec()]).collect();
+            let holds: Vec<Option<u64>> = reader.each("SISMEMBER", &asked).await?;
+            let set = sets.iter().zip(holds).find(|(_, holds)| *holds == Some(1));
+            let name = set.and_then(|(set, _)| std::str::from_utf8(set).ok()?.strip_prefix(&start));
+            let Some((worker, queue)) = name.and_then(split_set) else { continue };
+            let heartbeats = format!("{namespace}:__heartbeats__");
+            let score: Option<f64> =
+                reader.one("ZSCORE", &[heartbeats.as_bytes(), worker.as_bytes()]).await?;
+            let ago_ms = reader.now_ms().await?.saturating_sub(score.unwrap_or(0.0) as u64);
+            let because = vec![
+                format!("message `{id}` of queue `{queue}` was fetched by worker `{worker}`"),
+                format!(
+                    "the last command of that worker was {:.1} s ago (`{heartbeats}`); a living one sends one each second",
+                    ago_ms as f64 / 1_000.0
+                ),
+            ];
+            return Ok(Some(FoundJob { state: "live".to_owned(), because }));
+        }
+        Ok(None)
     }
 
     fn drift_script(&self) -> Option<&'static Script> {
@@ -160,7 +215,7 @@ impl Dramatiq {
             let pattern = format!("{}*", escaped(&start));
             let mut found: HashMap<String, Vec<String>> = HashMap::new();
             reader
-                .scan(Some(pattern.as_bytes()), SCAN_LIMITS, |key| {
+                .scan(Some(pattern.as_bytes()), u64::MAX, |key| {
                     let Ok(text) = std::str::from_utf8(key) else { return };
                     let Some((worker, queue)) = text.strip_prefix(&start).and_then(split_set)
                     else {
@@ -236,6 +291,12 @@ impl Dramatiq {
         }
         Ok(())
     }
+}
+
+/// The actor of a message; `None` if the application does not encode messages as JSON.
+fn actor_of(message: &[u8]) -> Option<String> {
+    let message: serde_json::Value = serde_json::from_slice(message).ok()?;
+    Some(message.get("actor_name")?.as_str()?.to_owned())
 }
 
 /// `WORKER.QUEUE`: the worker is a UUID, and the queue may contain dots.

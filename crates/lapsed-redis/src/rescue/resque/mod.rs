@@ -32,6 +32,10 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 10,
     shows_workers: true,
     own_recovery: "Resque itself does not run them again: the next worker that starts (with node-resque a scheduler, after an hour) moves them to the failed jobs",
+    no_delay: Some(
+        "Resque itself has no delayed jobs, and no key shows whether a scheduler runs that would enqueue them. Use on_death = \"back\"",
+    ),
+    no_class: None,
 };
 
 const NAMESPACE: &str = "resque";
@@ -83,6 +87,15 @@ impl Profile for Resque {
             Some(std::str::from_utf8(key).ok()?.strip_suffix(":workers")?.to_owned())
         };
         *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    }
+
+    async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        // As `fingerprint` wrote it: `QUEUE/CLASS/DIGEST`.
+        let class = |job: &&HeldJob| {
+            let rest = job.key.as_str().strip_prefix(job.queue.as_str())?.strip_prefix('/')?;
+            Some(rest.rsplit_once('/')?.0.to_owned())
+        };
+        Ok(jobs.iter().map(class).collect())
     }
 
     async fn look(&self, reader: &Reader<'_>, _: LookRequest<'_>) -> Result<Option<Seen>> {

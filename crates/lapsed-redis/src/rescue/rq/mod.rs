@@ -5,6 +5,7 @@
 //! the server does not answer `PUBSUB`, the deadline in `rq:wip:QUEUE` decides, which the worker renews.
 
 mod drift;
+mod whereabouts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,7 +15,8 @@ use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
 use super::profile::{
-    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    SeenWorker,
 };
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
@@ -33,10 +35,15 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 6,
     shows_workers: true,
     own_recovery: "RQ itself does not run them again: after 7 to 16 minutes it moves them to the failed jobs, unless they have retries left",
+    no_delay: None,
+    no_class: None,
 };
 
 /// For how long a job is hidden from RQ's own cleanup, in seconds, as `put_back.lua` has it.
 const HIDDEN_S: f64 = 60.5;
+
+/// Which of a job's keys is its hash.
+const JOB_KEY: usize = 1;
 
 /// The worker of jobs that nobody has started.
 const NOBODY: &str = "intermediate";
@@ -81,6 +88,37 @@ impl Profile for Rq {
         Some(format!("rq:queue:{queue}"))
     }
 
+    fn delayed_keys(&self, _: &HeldJob, queue: &Name) -> Vec<String> {
+        vec![format!("rq:scheduled:{queue}")]
+    }
+
+    async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| vec![job.keys[JOB_KEY].clone().into_bytes(), b"description".to_vec()])
+            .collect();
+        let texts: Vec<Option<Option<Vec<u8>>>> = reader.each("HGET", &asked).await?;
+        Ok(texts.into_iter().map(|text| function_of(&text.flatten()?)).collect())
+    }
+
+    async fn began(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<u64>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| vec![job.keys[JOB_KEY].clone().into_bytes(), b"started_at".to_vec()])
+            .collect();
+        let started: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
+        let ms = |at: Option<Option<String>>| Some(born_ms(&at.flatten()?)).filter(|ms| *ms > 0);
+        Ok(started.into_iter().map(ms).collect())
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "its queues, the jobs that are queued or started, `rq:wip`, the intermediate lists and the sets of workers"
+    }
+
+    async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
+        whereabouts::find(reader, id).await
+    }
+
     fn drift_script(&self) -> Option<&'static Script> {
         Some(&drift::DRIFT)
     }
@@ -115,6 +153,13 @@ impl Profile for Rq {
         }
         Ok(Some(seen))
     }
+}
+
+/// The function of a job, as its description begins: RQ writes the call, `app.tasks.send('a')`, unless the application
+/// describes the job itself. The call itself is pickled.
+fn function_of(description: &[u8]) -> Option<String> {
+    let description = text(description)?;
+    Some(description.split('(').next().unwrap_or(description).trim().to_owned())
 }
 
 fn text(bytes: &[u8]) -> Option<&str> {
@@ -271,7 +316,7 @@ impl Rq {
             let due_ms = now_ms + limit.as_millis() as u64;
             seen.workers.insert(
                 name.clone(),
-                SeenWorker { due_ms, held: 0, is_silent, came_ms: born_ms(birth) },
+                SeenWorker { due_ms, is_silent, came_ms: born_ms(birth), ..SeenWorker::default() },
             );
         }
         if !has_pubsub {

@@ -17,6 +17,7 @@ local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', '
 local WRITES = { { 'ZREM', 1, 'x' }, { 'ZADD', 1, '0', 'x' }, { 'HSET', 2, 'x', 'x' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' },
   { 'RPUSH', 5, 'x' }, { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' },
   { 'ZADD', 11, '0', 'x' } }
+local DELAYED = { types = { 'zset' }, writes = { { 'ZADD', 1, '0', 'x' } } }
 local FAILED_FOR_S = 31536000
 local CLOCKS_DIFFER_MS = 250
 -- RQ's own cleanup is no transaction: it reads the members whose score has passed, then their jobs one by one, and acts on
@@ -32,8 +33,13 @@ local AHEAD_S = 2
 local FAILURE = 'eNotjEsOwjAMBa/yDlBxgB6ABUvEBVzsNO4nRrGh6u0JEbuR5s17ZMFhdZUKS4isjsUmsAoPoMLY6OXCyOTY7dMoWvGbhHW8km7CN5vuMqtHPcdmDDuV83/s/Q2HRobGAKs9fFpJOr8rhVoB+epITWlcvlwdNSk='
 
 -- A worker that was started later under the same name answers for itself only.
-local function is_another(s, started)
-  local worker = redis.call('HMGET', s.keys[9], 'birth', 'current_job')
+local function is_another(s)
+  -- The job's own time of start is that of the run before, until the work horse has begun.
+  local created = tonumber(redis.call('HGET', s.keys[3], 'created_at') or '')
+  local started = created and iso(math.ceil(created * 1000) + 1) or redis.call('HGET', s.keys[2], 'started_at')
+  local worker = once(s.keys[9], function()
+    return redis.call('HMGET', s.keys[9], 'birth', 'current_job')
+  end)
   return started and started ~= '' and worker[1] and worker[1] > started and worker[2] ~= s.words[2]
 end
 
@@ -55,15 +61,17 @@ local function may_be_cleaned(s, at, score)
 end
 
 -- nil if its worker is dead, and s.deadline; else `A`.
-local function judge_worker(s, at, score, started)
+local function judge_worker(s, at, score)
   local name = s.words[4]
   if name ~= '' and s.words[5] == 'pubsub' then
-    local answer = redis.pcall('PUBSUB', 'NUMSUB', 'rq:pubsub:' .. name)
+    local answer = once('subscribers of ' .. name, function()
+      return redis.pcall('PUBSUB', 'NUMSUB', 'rq:pubsub:' .. name)
+    end)
     if type(answer) == 'table' and not answer['err'] then
-      if tonumber(answer[2]) > 0 and not is_another(s, started) then
+      if tonumber(answer[2]) > 0 and not is_another(s) then
         return 'A'
       end
-      local since = tonumber(redis.call('HGET', at.silence, name) or (at.act and at.now or at.now - at.limit))
+      local since = tonumber(silent_since(name, at) or (at.act and at.now or at.now - at.limit))
       s.deadline = since + at.limit
       return at.now < s.deadline and 'A' or nil
     end
@@ -116,10 +124,7 @@ local function judge(s, at)
       return 'A'
     end
   else
-    -- The job's own time of start is that of the run before, until the work horse has begun.
-    local created = tonumber(redis.call('HGET', s.keys[3], 'created_at') or '')
-    local started = created and iso(math.ceil(created * 1000) + 1) or redis.call('HGET', s.keys[2], 'started_at')
-    local code = judge_worker(s, at, score, started)
+    local code = judge_worker(s, at, score)
     if code then
       return code
     end
@@ -153,7 +158,20 @@ end
 
 local function take_out(s)
   take_execution_out(s)
-  redis.call('LREM', s.keys[6], 1, s.words[2])
+  if kind_of(s.keys[6]) ~= 'none' then
+    redis.call('LREM', s.keys[6], 1, s.words[2])
+  end
+end
+
+-- The key of the queue that the job belongs to from now on.
+local function new_queue(s)
+  if s.to then
+    redis.call('HSET', s.keys[2], 'origin', s.to)
+    s.next_id = s.to .. '/' .. s.words[2]
+  end
+  local queue = s.to and s.to_key or s.keys[5]
+  gather('SADD', s.keys[7], queue)
+  return queue
 end
 
 -- As `BaseRegistry.requeue` and `Queue._enqueue_async_job`; `retries_left` stays, because it counts failures of the job.
@@ -167,13 +185,19 @@ local function put_back(s, at, front)
       return
     end
   end
-  redis.call('HSET', s.keys[2], 'status', 'queued', 'enqueued_at', iso(at.now), 'started_at', '', 'ended_at', '')
-  local queue = s.to and s.to_key or s.keys[5]
-  if s.to then
-    redis.call('HSET', s.keys[2], 'origin', s.to)
-  end
-  redis.call('SADD', s.keys[7], queue)
-  redis.call(front and 'LPUSH' or 'RPUSH', queue, s.words[2])
+  local now = once('now', function()
+    return iso(at.now)
+  end)
+  redis.call('HSET', s.keys[2], 'status', 'queued', 'enqueued_at', now, 'started_at', '', 'ended_at', '')
+  gather(front and 'LPUSH' or 'RPUSH', new_queue(s), s.words[2])
+end
+
+-- As `Queue.schedule_job`. A scheduler of RQ puts it on its queue in the second in which it is due.
+local function delay(s)
+  take_out(s)
+  redis.call('HSET', s.keys[2], 'status', 'scheduled', 'started_at', '', 'ended_at', '')
+  new_queue(s)
+  redis.call('ZADD', s.delayed[1], whole(math.ceil(s.due / 1000)), s.words[2])
 end
 
 -- As `Job._handle_failure`.

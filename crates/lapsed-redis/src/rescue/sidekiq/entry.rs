@@ -61,6 +61,23 @@ pub(super) fn read_job(payload: &str, queue: &str) -> Option<SeenJob> {
     Some(SeenJob { key, jid, queue: Name::new(queue).ok()?, retry_queue })
 }
 
+/// The class of a job; of a job of ActiveJob the class that is wrapped.
+pub(super) fn class_of(payload: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Class {
+        class: String,
+        wrapped: Option<String>,
+    }
+    let found: Class = serde_json::from_str(payload).ok()?;
+    Some(found.wrapped.unwrap_or(found.class))
+}
+
+/// The class of the job in the entry of a thread.
+pub(super) fn class_of_entry(entry: &str) -> Option<String> {
+    let entry: Entry = serde_json::from_str(entry).ok()?;
+    class_of(entry.payload.as_str()?)
+}
+
 /// The `jid` of a job, if `is_wanted` is true for it. A job is decoded only if some field of it, or of its arguments, looks
 /// like a wanted one.
 pub(super) fn jid_of(job: &[u8], is_wanted: impl Fn(&str) -> bool) -> Option<String> {
@@ -100,6 +117,16 @@ mod tests {
         assert_eq!(jid_of(br#"{"class":"J","jid" : "a1"}"#, wanted).as_deref(), Some("a1"));
         assert_eq!(jid_of(br#"{"class":"J"}"#, wanted), None);
         assert_eq!(jid_of(b"\xff", wanted), None);
+    }
+
+    #[test]
+    fn the_class_of_a_job_is_the_one_that_was_wrapped() {
+        assert_eq!(class_of(r#"{"class":"Job","args":[]}"#).as_deref(), Some("Job"));
+        let wrapped = r#"{"class":"Sidekiq::ActiveJob::Wrapper","wrapped":"MailJob"}"#;
+        assert_eq!(class_of(wrapped).as_deref(), Some("MailJob"));
+        let entry = serde_json::json!({"queue": "q", "payload": wrapped}).to_string();
+        assert_eq!(class_of_entry(&entry).as_deref(), Some("MailJob"));
+        assert_eq!(class_of("binary"), None);
     }
 
     #[test]

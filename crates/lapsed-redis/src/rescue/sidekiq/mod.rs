@@ -32,6 +32,7 @@ mod entry;
 mod keys;
 mod scene;
 mod search;
+mod whereabouts;
 mod working;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -43,10 +44,13 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen};
+use super::profile::{
+    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 use copies::{CopiedJob, Copies, Mark};
+use entry::{class_of, class_of_entry};
 use keys::Keys;
 use scene::{Scene, as_identity, read_queues};
 use search::Search;
@@ -56,6 +60,12 @@ static PUT_BACK: Script = rescue_script!("rescue_sidekiq", "put_back.lua");
 
 /// Which of a job's keys is its queue.
 const QUEUE_KEY: usize = 5;
+
+/// Which of them is lapsed's copy of what the process ran.
+const COPY_KEY: usize = 3;
+
+/// Which of them is the set of queues.
+const QUEUES_KEY: usize = 6;
 
 /// Sidekiq's own limit, by which its `ProcessSet#cleanup` and its Web UI judge, too. A living process writes its sign of life
 /// again with its next heartbeat.
@@ -69,6 +79,8 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 6,
     shows_workers: true,
     own_recovery: "Sidekiq itself never puts them back: they are lost",
+    no_delay: None,
+    no_class: None,
 };
 
 /// How long `ID` lives after a heartbeat.
@@ -126,6 +138,36 @@ impl Profile for Sidekiq {
             Some(Keys::new(std::str::from_utf8(key).ok()?.strip_suffix("processes")?))
         };
         *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    }
+
+    fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
+        let queues = &job.keys[QUEUES_KEY];
+        let prefix = queues.strip_suffix("queues").unwrap_or_default();
+        vec![format!("{prefix}schedule")]
+    }
+
+    async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
+        let asked: Vec<Vec<Vec<u8>>> = jobs
+            .iter()
+            .map(|job| {
+                vec![job.keys[COPY_KEY].clone().into_bytes(), job.words[2].clone().into_bytes()]
+            })
+            .collect();
+        let entries: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
+        let class = |(job, entry): (&&HeldJob, Option<Option<String>>)| match job.words[0].as_str()
+        {
+            "list" => class_of(&job.words[3]),
+            _ => class_of_entry(&entry.flatten()?),
+        };
+        Ok(jobs.iter().zip(entries).map(class).collect())
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "the set of processes"
+    }
+
+    async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
+        whereabouts::find(reader, self.namespaces(), id).await
     }
 
     fn drift_script(&self) -> Option<&'static Script> {

@@ -15,14 +15,23 @@ local TYPES = { 'hash', 'string', 'hash', 'hash', 'list', 'list', 'set', 'zset',
 local WRITES = { { 'HDEL', 3, 'x' }, { 'HDEL', 4, 'x' }, { 'LREM', 5, '1', 'x' }, { 'RPUSH', 6, 'x' }, { 'LPUSH', 6, 'x' },
   { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'SREM', 9, 'x' }, { 'UNLINK', 10 } }
 
+local DELAYED = { types = { 'zset' }, writes = { { 'ZADD', 1, '0', 'x' } } }
+
+-- Sidekiq's poller would lose what is not a JSON object: that is never delayed.
+local function is_object(payload)
+  local is_read, job = pcall(cjson.decode, payload)
+  return is_read and type(job) == 'table' and next(job) ~= nil and string.find(payload, '^%s*{')
+end
+
 local function judge(s, at)
   s.place, s.sure = 's', s.words[6]
   s.deadline = math.min(tonumber(s.words[5]), at.now)
-  if redis.call('EXISTS', s.keys[1]) == 1 or redis.call('EXISTS', s.keys[2]) == 1 then
+  if kind_of(s.keys[1]) ~= 'none' or kind_of(s.keys[2]) ~= 'none' then
     return 'A'
   end
   if s.words[1] == 'list' then
     s.payload = s.words[4]
+    s.no_delay = at.delays and not is_object(s.payload)
     return not redis.call('LPOS', s.keys[5], s.payload) and 'G' or nil
   end
   local field = redis.call('HGET', s.keys[4], s.words[3])
@@ -36,6 +45,7 @@ local function judge(s, at)
     return 'U'
   end
   s.payload = entry['payload']
+  s.no_delay = at.delays and not is_object(s.payload)
   return nil
 end
 
@@ -54,11 +64,6 @@ local function take_out(s)
   end
 end
 
-local function is_object(payload)
-  local is_read, job = pcall(cjson.decode, payload)
-  return is_read and type(job) == 'table' and next(job) ~= nil and string.find(payload, '^%s*{')
-end
-
 -- As `preprocess_interrupted_job` of `reliable-fetch`: one more interruption. Every other byte is as it was.
 local function interrupted(payload)
   if not is_object(payload) then
@@ -73,12 +78,33 @@ local function interrupted(payload)
   return string.sub(payload, 1, place[1] - 1) .. whole(count + 1) .. string.sub(payload, place[2] + 1)
 end
 
+-- The payload for the queue that the job belongs to from now on. Sidekiq goes by the `queue` inside it when the job is retried or
+-- its time has come. Every other byte is as it was.
+local function payload_for(s)
+  local payload = s.words[1] == 'list' and interrupted(s.payload) or s.payload
+  if not s.to or not is_object(payload) then
+    return payload
+  end
+  local places, brace = places_of(payload)
+  local place, name = places.queue, cjson.encode(s.to)
+  if not place then
+    return string.sub(payload, 1, brace - 1) .. ',"queue":' .. name .. string.sub(payload, brace)
+  end
+  return string.sub(payload, 1, place[1] - 1) .. name .. string.sub(payload, place[2] + 1)
+end
+
 -- As `UnitOfWork#requeue`, and `atomic_push` for the set of queues. Workers pop from the right: that is the front.
 local function put_back(s, _, front)
   take_out(s)
-  local payload = s.words[1] == 'list' and interrupted(s.payload) or s.payload
-  redis.call('SADD', s.keys[7], s.to or s.queue)
-  redis.call(front and 'RPUSH' or 'LPUSH', s.to and s.to_key or s.keys[6], payload)
+  gather('SADD', s.keys[7], s.to or s.queue)
+  gather(front and 'RPUSH' or 'LPUSH', s.to and s.to_key or s.keys[6], payload_for(s))
+end
+
+-- As `raw_push` of a job that is scheduled. A poller of Sidekiq pushes it when its time has come.
+local function delay(s)
+  take_out(s)
+  gather('SADD', s.keys[7], s.to or s.queue)
+  redis.call('ZADD', s.delayed[1], string.format('%.3f', s.due / 1000), payload_for(s))
 end
 
 -- As `send_to_morgue`, also for jobs with `dead: false`: such a job would be lost without a trace. Each has a score of its own,

@@ -5,17 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use lapsed_core::{Name, Result};
 
 use super::LOCK;
 use super::entry::{SeenJob, read_job};
 use super::keys::{Keys, WorkingList, host_and_pid};
-use crate::rescue::reader::{Reader, ScanLimits};
-
-const SCAN_LIMITS: ScanLimits =
-    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
+use crate::rescue::reader::Reader;
 
 const SCAN_EVERY_MS: u64 = 600_000;
 
@@ -93,7 +89,7 @@ impl WorkingLists {
         let mut fresh = Known { hosts: known.hosts, ..Known::default() };
         let pattern = format!("{}{PATTERN}", escaped(&keys.prefix));
         reader
-            .scan(Some(pattern.as_bytes()), SCAN_LIMITS, |key| {
+            .scan(Some(pattern.as_bytes()), u64::MAX, |key| {
                 if let Ok(key) = std::str::from_utf8(key) {
                     fresh.meet(keys, key);
                 }

@@ -1,7 +1,7 @@
 //! Streams of Redis that are read through a consumer group, whatever program reads them.
 //!
-//! An entry is an orphan when its consumer is dead: its heartbeat key has been missing for the limit, or, without such a key,
-//! both the consumer and the entry have been idle for the limit. A long job looks idle, so that the limit must be longer than
+//! An entry is an orphan when its consumer is dead: its heartbeat key has been missing, and it has called nothing for its group, for
+//! the limit; or, without such a key, both the consumer and the entry have been idle for the limit. A long job looks idle, so that the limit must be longer than
 //! the longest job unless there is a heartbeat key.
 //!
 //! XAUTOCLAIM is not used: it would make lapsed the consumer of entries that others are to work on. Pending entries are read in pages
@@ -15,7 +15,7 @@ use redis::FromRedisValue;
 
 use super::RescueLayout;
 use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
-use super::reader::{Reader, ScanLimits};
+use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_streams", "put_back.lua");
@@ -31,14 +31,15 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 4,
     shows_workers: true,
     own_recovery: "Redis itself never gives them to another consumer; only a program that calls XCLAIM or XAUTOCLAIM does",
+    no_delay: Some("a stream has no place for entries that wait. Use on_death = \"back\""),
+    no_class: Some(
+        "the entries of a stream have no class that every program writes in the same way. Use crashes_max",
+    ),
 };
 
 /// How many pending entries one call asks for, and how many one look reads of a group.
 const PAGE: usize = 500;
 const PENDING_MAX: usize = 100_000;
-
-const SCAN_LIMITS: ScanLimits =
-    ScanLimits { keys_max: u64::MAX, pause: Duration::from_micros(500) };
 
 /// What a heartbeat key has in the place of the consumer's name.
 const CONSUMER: &str = "{consumer}";
@@ -120,7 +121,7 @@ impl Streams {
     async fn scan(&self, reader: &Reader<'_>) -> Result<Vec<Name>> {
         let mut found = Vec::new();
         reader
-            .scan_type("stream", SCAN_LIMITS, |key| {
+            .scan_type("stream", u64::MAX, |key| {
                 if !key.starts_with(b"lapsed:") {
                     found.extend(Name::from_bytes(key));
                 }
@@ -224,9 +225,10 @@ impl Streams {
                 continue;
             }
             let due_ms = (now_ms + limit_ms).saturating_sub(consumer.idle_ms);
-            let held = consumer.pending;
-            seen.workers.insert(worker.clone(), SeenWorker { due_ms, held, is_silent, came_ms: 0 });
-            if is_silent {
+            let (held, active_until_ms) = (consumer.pending, due_ms);
+            let one = SeenWorker { due_ms, held, is_silent, active_until_ms, came_ms: 0 };
+            seen.workers.insert(worker.clone(), one);
+            if is_silent && due_ms <= now_ms {
                 self.add_pending(reader, stream, group, consumer, &worker, limit_ms, seen).await?;
             }
         }

@@ -1,5 +1,6 @@
 -- Streams with a consumer group: an entry that a consumer was given and has not acknowledged is in the group's pending list. A
--- consumer lives while its heartbeat key exists; without such a key, while it, or the entry, was active within the limit.
+-- consumer lives while its heartbeat key exists, and while it called something for its group within the limit; without such a key,
+-- also while the entry was delivered within the limit.
 -- KEYS of a suspect   1 the stream  2 STREAM:dead (stream)
 -- Words of a suspect  1 id of the entry  2 group  3 consumer  4 its heartbeat key, or empty
 -- O(fields of the entry + consumers of the group) for each suspect
@@ -35,8 +36,8 @@ end
 
 local function judge_consumer(s, at, idle)
   if s.words[4] ~= '' then
-    local since = redis.call('HGET', at.silence, s.owner) or (at.act and at.now or at.now - at.limit)
-    s.deadline = tonumber(since) + at.limit
+    local since = silent_since(s.owner, at) or (at.act and at.now or at.now - at.limit)
+    s.deadline = math.max(tonumber(since), at.now - (idle_of(s) or idle)) + at.limit
     return (redis.call('EXISTS', s.words[4]) == 1 or at.now < s.deadline) and 'A' or nil
   end
   s.deadline = at.now - math.min(idle, idle_of(s) or idle) + at.limit
@@ -59,7 +60,9 @@ local function judge(s, at)
     return 'G'
   end
   s.fields = entry[2]
-  s.is_shared = #redis.call('XINFO', 'GROUPS', s.keys[1]) > 1
+  s.is_shared = once('groups of ' .. s.keys[1], function()
+    return #redis.call('XINFO', 'GROUPS', s.keys[1]) > 1
+  end)
   if #s.fields > VALUES_MAX then
     s.text = 'entry ' .. id .. ' has more than ' .. VALUES_MAX / 2 .. ' fields'
     return 'U'
