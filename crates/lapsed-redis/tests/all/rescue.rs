@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Stopped, Sweep};
 use lapsed_core::{Kind, Name, SystemId};
@@ -15,15 +16,24 @@ use lapsed_testbed::{Engine, Program, RedisServer, paths};
 use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
 mod asynq;
+mod brake;
 mod campaign;
 mod celery;
+mod classes;
+mod delays;
 mod drift;
+mod failover;
 mod faults;
+mod fixtures;
+mod killed_lapsed;
+pub mod many_orphans;
 mod own_recovery;
 mod resque;
 mod sidekiq;
 mod streams;
+mod streams_observe;
 mod versions;
+mod whereabouts;
 
 lapsed_testbed::steady_async_tests! {
     a_job_of_a_killed_rq_worker_runs_on_another_worker,
@@ -157,8 +167,15 @@ async fn put_back(inflight: &Arc<RescuedInflight>, redis: &Redis, jobs: u64) {
     assert_eq!(done, jobs);
 }
 
+/// Until nobody is spared any more because the server has just been started.
+async fn past_the_grace(app: &App, redis: &Redis, grace: Duration) {
+    let until_ms = redis.info().await.unwrap().back_ms + grace.as_millis() as u64 + 1_000;
+    let is_over = async || (faults::now_ms(app) > until_ms).then_some(());
+    eventually("the end of the grace", is_over).await;
+}
+
 /// So that others have time to act in the middle of a pass.
-fn bit_by_bit() -> Policy {
+pub fn bit_by_bit() -> Policy {
     Policy { batch: 3, op_delay: Duration::from_millis(10), ..Policy::default() }
 }
 

@@ -26,14 +26,19 @@ fn a_minute_ago() -> String {
     (now.as_secs() - 60).to_string()
 }
 
+/// As if 60 s more had passed.
+pub(super) fn end_lease(app: &App, task: &str) {
+    app.text(&["ZADD", LEASE, "XX", &a_minute_ago(), task]);
+}
+
 /// The program beside the test, where `go` is there to build it.
-struct Asynq {
+pub(super) struct Asynq {
     program: PathBuf,
     url: String,
 }
 
 impl Asynq {
-    fn on(server: &RedisServer) -> Option<Asynq> {
+    pub(super) fn on(server: &RedisServer) -> Option<Asynq> {
         let program = paths::rescue_asynq().unwrap();
         if program.is_none() {
             eprintln!("SKIPPED: there is no `go` here, so that nothing of asynq is tested");
@@ -41,7 +46,7 @@ impl Asynq {
         Some(Asynq { program: program?, url: server.url() })
     }
 
-    fn start(&self, args: &[&str], slow: Option<&str>) -> Program {
+    pub(super) fn start(&self, args: &[&str], slow: Option<&str>) -> Program {
         Program::start(&self.program, |command| {
             command.args(args).env("REDIS_URL", &self.url);
             command.envs(slow.map(|slow| ("SLOW", slow)));
@@ -49,19 +54,19 @@ impl Asynq {
         .unwrap()
     }
 
-    fn add(&self, ids: &[&str]) {
+    pub(super) fn add(&self, ids: &[&str]) {
         let client = self.start(&[&["add"], ids].concat(), None);
         assert_eq!(client.line(LIMIT).unwrap(), "added");
     }
 
     /// A server that has begun with a task and does not end it.
-    fn stuck(&self) -> (Program, String) {
+    pub(super) fn stuck(&self) -> (Program, String) {
         let server = self.start(&["work"], Some("600"));
         let line = server.line(LIMIT).unwrap();
         (server, line.strip_prefix("started ").unwrap().to_owned())
     }
 
-    fn runs(&self, server: &Program, task: &str) {
+    pub(super) fn runs(&self, server: &Program, task: &str) {
         let ran = format!("ran {task}");
         while server.line(LIMIT).unwrap() != ran {}
     }
@@ -99,7 +104,7 @@ async fn a_task_of_a_killed_server_runs_on_another_server() {
     let report = pass(&sweeper(&sweep, &redis, Policy::default())).await;
     assert_eq!((report.reclaimed, report.suspects), (0, 0), "its server lives: {report:?}");
     worker.kill().unwrap();
-    app.text(&["ZADD", LEASE, "XX", &a_minute_ago(), &task]);
+    end_lease(&app, &task);
     put_back(&inflight, &redis, 1).await;
     let found = receipts(&redis, &id()).await;
     assert_eq!((found.len(), found[0].key.as_str()), (1, &*format!("mails/{task}")));

@@ -433,7 +433,7 @@ fn leave_orphans(app: &App, tasks: usize) {
     }
 }
 
-fn message(id: &str, exchange: &str, key: &str) -> String {
+pub fn message(id: &str, exchange: &str, key: &str) -> String {
     format!(
         r#"[{{"body": "W10=", "headers": {{"task": "job", "id": "{id}", "eta": null}}, "properties": {{"delivery_info": {{"exchange": "{exchange}", "routing_key": "{key}"}}, "priority": 0, "delivery_tag": "t"}}}}, "{exchange}", "{key}"]"#
     )

@@ -152,7 +152,8 @@ async fn two_sweepers_put_each_resque_job_back_once() {
     let sweepers = [sweeper(&both[0], &one, small.clone()), sweeper(&both[1], &other, small)];
     eventually("all to be put back", async || {
         let (left, right) = tokio::join!(pass(&sweepers[0]), pass(&sweepers[1]));
-        assert!(left.stopped != Stopped::Error && right.stopped != Stopped::Error);
+        assert!(left.stopped != Stopped::Error, "{left:?}");
+        assert!(right.stopped != Stopped::Error, "{right:?}");
         (app.text(&["EXISTS", "resque:workers"]) == "0").then_some(())
     })
     .await;

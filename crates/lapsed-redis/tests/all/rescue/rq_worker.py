@@ -2,7 +2,7 @@
 
 `add` enqueues jobs and prints `added`; `feed` enqueues each `ID SECONDS` that it reads from stdin and prints `added ID-ATTEMPT`. `work` runs
 RQ's own forking worker: a job prints `started ID HORSE`, waits until the environment's SLOW seconds are over, and prints `ran
-ID`. With ALSO in the environment, the worker serves that queue, too. HORSE_DELAY: seconds that a work horse needs before it
+ID`. With SCHEDULER in the environment, it also runs RQ's scheduler. With ALSO in the environment, the worker serves that queue, too. HORSE_DELAY: seconds that a work horse needs before it
 begins, as if it imported much. `orphans` leaves jobs as a killed worker `gone` leaves them, whose deadline has passed, and
 prints `added`. `clean` prints `ready`, and after each line on stdin runs RQ's own cleanup once and prints `cleaned`.
 """
@@ -106,4 +106,6 @@ if __name__ == "__main__":
     else:
         logging.getLogger("rq.worker").setLevel(logging.ERROR)
         also = [rq.Queue(name, connection=connection) for name in os.environ.get("ALSO", "").split()]
-        SlowHorses([queue, *also], connection=connection, name=sys.argv[2]).work(logging_level="ERROR")
+        SlowHorses([queue, *also], connection=connection, name=sys.argv[2]).work(
+            logging_level="ERROR", with_scheduler="SCHEDULER" in os.environ
+        )

@@ -51,13 +51,13 @@ fn add(server: &RedisServer, ids: &[&str]) {
 }
 
 /// A worker, up to where it has said that.
-fn worker(server: &RedisServer, until: &str, env: &[(&str, &str)]) -> Program {
+pub(super) fn worker(server: &RedisServer, until: &str, env: &[(&str, &str)]) -> Program {
     let worker = ruby(server, "sidekiq_worker.rb", &["work"], env);
     hears(&worker, until);
     worker
 }
 
-fn hears(worker: &Program, line: &str) {
+pub(super) fn hears(worker: &Program, line: &str) {
     while worker.line(LIMIT).unwrap() != line {}
 }
 
@@ -147,6 +147,43 @@ async fn look(inflight: &Arc<RescuedInflight>, redis: &Redis) -> u64 {
     })
     .await;
     report.reclaimed
+}
+
+/// A process that works on the job, which a heartbeat has shown, and its identity.
+async fn stuck(server: &RedisServer, app: &App, jid: &str) -> (Program, String) {
+    let worker = worker(server, &format!("started {jid}"), &STUCK);
+    (worker, shown(app, 1).await)
+}
+
+/// The same with a new job.
+pub(super) async fn stuck_with_job(
+    server: &RedisServer,
+    app: &App,
+    jid: &str,
+) -> (Program, String) {
+    add(server, &[jid]);
+    stuck(server, app, jid).await
+}
+
+/// A process that began with a job was killed, and its sign of life has expired. Returns the job as it was on its queue.
+pub(super) async fn killed_with_job(
+    server: &RedisServer,
+    app: &App,
+    inflight: &Arc<RescuedInflight>,
+    redis: &Redis,
+    jid: &str,
+) -> String {
+    add(server, &[jid]);
+    let payload = app.text(&["LRANGE", "queue:mails", "0", "-1"]);
+    let (worker, id) = stuck(server, app, jid).await;
+    eventually("a copy of a heartbeat", async || {
+        look(inflight, redis).await;
+        (!lapsed_keys(app, "copy:").is_empty()).then_some(())
+    })
+    .await;
+    worker.kill().unwrap();
+    app.call(&["DEL", &id, &format!("{id}:workers")]);
+    payload
 }
 
 fn sidekiq(redis: &Redis) -> Arc<RescuedInflight> {

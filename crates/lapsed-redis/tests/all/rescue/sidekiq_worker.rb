@@ -5,6 +5,7 @@
 #
 #   REDIS_URL
 #   BEAT     seconds between two heartbeats; Sidekiq's own 5 if it is not given
+#   POLL     seconds between two looks for scheduled jobs
 #   FETCH    a file that installs another fetcher
 require "sidekiq/cli"
 
@@ -49,4 +50,5 @@ cli = Sidekiq::CLI.instance
 # An idle thread waits for a job for 2 s. It must be over with that before the running jobs are pushed back: else Redis gives one of
 # them to the idle thread, which is about to be killed.
 cli.parse(["-r", __FILE__, "-c", "2", "-t", "3", "-q", "mails"])
+Sidekiq.options[:poll_interval_average] = Float(ENV["POLL"]) if ENV["POLL"]
 cli.run(boot_app: false)

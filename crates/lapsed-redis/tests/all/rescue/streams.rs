@@ -22,17 +22,24 @@ lapsed_testbed::steady_async_tests! {
 const FIELDS: &str =
     "return redis.sha1hex(table.concat(redis.call('XRANGE', KEYS[1], '-', '+')[1][2], '|'))";
 
-fn streams(limit: Duration) -> RescueLayout {
+pub fn streams(limit: Duration) -> RescueLayout {
     let queues = BTreeSet::from([Name::new("mails").unwrap()]);
     RescueLayout { queues, ..layout("streams", limit) }
 }
 
-fn by_heartbeat(limit: Duration) -> RescueLayout {
+pub fn by_heartbeat(limit: Duration) -> RescueLayout {
     RescueLayout { heartbeat_key: Some("alive:{consumer}".to_owned()), ..streams(limit) }
 }
 
-fn opened(redis: &Redis, layout: RescueLayout) -> Arc<RescuedInflight> {
+pub fn opened(redis: &Redis, layout: RescueLayout) -> Arc<RescuedInflight> {
     Arc::new(redis.rescued_inflight(id(), layout).unwrap())
+}
+
+/// By heartbeat, and an operator has confirmed the name of its key.
+async fn confirmed(redis: &Redis, limit: Duration) -> Arc<RescuedInflight> {
+    let inflight = opened(redis, by_heartbeat(limit));
+    inflight.confirm_adoption().await.unwrap();
+    inflight
 }
 
 async fn an_entry_of_a_killed_consumer_runs_on_another_consumer() {
@@ -98,7 +105,7 @@ async fn trap_f10_a_consumer_that_claims_at_the_same_instant_leaves_each_entry_o
     const ENTRIES: usize = 300;
     let server = RedisServer::start(Engine::Redis).unwrap();
     let (app, redis) = (App::on(&server), connect(&server.url()));
-    let inflight = opened(&redis, by_heartbeat(Duration::ZERO));
+    let inflight = confirmed(&redis, Duration::ZERO).await;
     app.text(&["SET", "alive:c2", "1"]);
     leave_entries(&app, 0..1);
     // From then on nobody is spared because the server has just been found.
@@ -142,6 +149,7 @@ async fn two_sweepers_put_each_entry_back_once() {
     let app = App::on(&server);
     leave_entries(&app, 0..ENTRIES);
     let (one, other) = (connect(&server.url()), connect(&server.url()));
+    confirmed(&one, Duration::ZERO).await;
     let both =
         [&one, &other].map(|redis| opened(redis, by_heartbeat(Duration::ZERO)) as Arc<dyn Sweep>);
     let small = Policy { batch: 7, ..Policy::default() };
@@ -167,6 +175,7 @@ async fn trap_f12_an_entry_that_kills_its_consumers_is_in_the_dead_stream() {
     let recovery = RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() };
     let layout = RescueLayout { recovery, ..by_heartbeat(Duration::ZERO) };
     let inflight = opened(&redis, layout);
+    inflight.confirm_adoption().await.unwrap();
     for name in ["c1", "c2"] {
         let (worker, _, _) = work.stuck(name);
         worker.kill().unwrap();
@@ -194,7 +203,7 @@ async fn a_key_that_is_no_stream_and_an_entry_that_was_deleted_are_left_alone() 
     let (app, redis) = (App::on(&server), connect(&server.url()));
     leave_entries(&app, 0..2);
     app.text(&["SET", "mails:dead", "not a stream"]);
-    let sweep: Arc<dyn Sweep> = opened(&redis, by_heartbeat(Duration::ZERO));
+    let sweep: Arc<dyn Sweep> = confirmed(&redis, Duration::ZERO).await;
     let sweeper = sweeper(&sweep, &redis, Policy::default());
     let report = eventually("a pass", async || {
         Some(pass(&sweeper).await).filter(|report| report.suspects == 2)
