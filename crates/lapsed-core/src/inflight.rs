@@ -278,6 +278,15 @@ pub struct Job {
     pub now_ms: u64,
 }
 
+/// What a store says about a job that it does not keep itself, because a foreign job system does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// `live` if the job's holder lives; otherwise where the job is, in the foreign system's own word.
+    pub state: String,
+    /// How that is known, in sentences.
+    pub because: Vec<String>,
+}
+
 /// Totals of a system. They always balance: `entered = completed + queued + in_flight + dead +
 /// dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -325,6 +334,9 @@ pub struct RecoveredJob {
     /// The queue that the job is on now, if the policy moves jobs of dead workers to another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_to: Option<Name>,
+    /// When the job may run again, in milliseconds of the store's clock, if the policy delays jobs of dead workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub due_ms: Option<u64>,
     /// Where the dead letter was put, in words, if the application keeps it itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_in: Option<String>,
@@ -409,6 +421,11 @@ pub trait InflightStore: OwnerStore + Sweep {
     async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>>;
 
     async fn job(&self, id: &Name) -> Result<Option<Job>>;
+
+    /// Where a job of a foreign job system is that [`job`](Self::job) does not know.
+    async fn whereabouts(&self, _id: &Name) -> Result<Option<Whereabouts>> {
+        Ok(None)
+    }
 
     /// The jobs that one incarnation holds, ordered by id, those after `after`, at most `limit`.
     /// `Lost` if that incarnation has ended.

@@ -1,8 +1,8 @@
-//! Small data that a system keeps besides its entries and receipts: series of notes (the audit
+//! Small data that a system keeps besides its entries and receipts: books of notes (the audit
 //! trail, undelivered messages), marks (how far a reader has come) and turns (which process does a
 //! job now).
 //!
-//! The data outlives a process and all processes see it. A series is bounded: it keeps its newest
+//! The data outlives a process and all processes see it. A book is bounded: it keeps its newest
 //! [`NOTES_MAX`] notes. Deliberately absent: an order of two notes that are written at the same
 //! moment, and a fence for turns. A process that has a turn may be slow and lose it without
 //! noticing, so a turn only saves work, and what is done in it must be safe to do twice.
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::name::{Name, SystemId};
 
-/// How many notes a series keeps, by number.
+/// How many notes a book keeps, by number.
 pub const NOTES_MAX: u64 = 10_000;
 
 /// The longest note, in bytes.
@@ -24,7 +24,7 @@ pub const NOTE_BYTES_MAX: usize = 256 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Grows within its series, with gaps; no number is used twice.
+    /// Grows within its book, with gaps; no number is used twice.
     pub seq: u64,
     /// When it was written, on the store's clock.
     pub at_ms: u64,
@@ -46,13 +46,13 @@ pub struct NoteQuery {
 /// safe, except for `note`, which may then write the note twice.
 #[async_trait]
 pub trait NoteStore: Send + Sync {
-    /// Appends a note to `series` and returns its number. Removes the oldest notes beyond the limit.
-    async fn note(&self, system: &SystemId, series: &Name, text: &str) -> Result<u64>;
+    /// Appends a note to `book` and returns its number. Removes the oldest notes beyond the limit.
+    async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64>;
 
-    async fn notes(&self, system: &SystemId, series: &Name, query: NoteQuery) -> Result<Vec<Note>>;
+    async fn notes(&self, system: &SystemId, book: &Name, query: NoteQuery) -> Result<Vec<Note>>;
 
     /// Deletes one note; whether it existed.
-    async fn delete_note(&self, system: &SystemId, series: &Name, seq: u64) -> Result<bool>;
+    async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool>;
 
     /// The value of a mark; `None`: it was never set.
     async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>>;

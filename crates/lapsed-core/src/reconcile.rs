@@ -41,6 +41,11 @@ pub trait Reconcile: Send + Sync {
         true
     }
 
+    /// What is compared, in words, if it is not an index with its truth.
+    fn subject(&self) -> Option<String> {
+        None
+    }
+
     /// What a scheduled run does.
     fn scheduled_mode(&self) -> PassMode {
         if self.heals_on_schedule() { PassMode::Reclaim } else { PassMode::DryRun }
@@ -130,6 +135,9 @@ pub struct ReconcileReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next: Option<Cursor>,
+    /// What was compared, in words, if it is not an index with its truth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// How long the reconciliation took, in milliseconds.
     pub took_ms: u64,
 }
@@ -174,6 +182,7 @@ pub async fn run(
 ) -> Result<ReconcileReport> {
     let began = clock.mono();
     let mut report = ReconcileReport::new(system, plan.act, plan.after);
+    report.subject = index.subject();
     while let Some(after) = report.next.clone().filter(|_| !stop.is_told()) {
         let page = index.reconcile(after, plan.page, plan.act).await?;
         tell(&page);
@@ -203,6 +212,7 @@ impl ReconcileReport {
             agree: true,
             finished: false,
             next: Some(after),
+            subject: None,
             took_ms: 0,
         }
     }

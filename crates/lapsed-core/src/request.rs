@@ -35,7 +35,7 @@ pub struct RequestId {
     pub key: Name,
     /// A digest of the content, by which a reused key is found out.
     pub fingerprint: String,
-    /// Different for every attempt, whoever makes it.
+    /// Different for every attempt of any process.
     pub attempt: Name,
 }
 

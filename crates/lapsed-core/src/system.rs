@@ -28,7 +28,8 @@ pub struct Explanation {
     pub key: String,
     /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session
     /// also `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`, of a lease `free`, of a
-    /// provider `available`, `full`, `offline`, `deactivated` or `unreadable`.
+    /// provider `available`, `full`, `offline`, `deactivated` or `unreadable`. Of a job of another job system, where no worker of it
+    /// lives, that system's own word.
     pub verdict: String,
     /// The reasons, one sentence each.
     pub because: Vec<String>,

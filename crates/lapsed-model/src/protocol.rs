@@ -1,4 +1,4 @@
-//! Who may do what next.
+//! The steps that are possible in a state.
 
 use stateright::{Model, Property};
 
@@ -11,7 +11,7 @@ use crate::world::{
 const TIME_MAX: u8 = 4;
 const INCARNATIONS_MAX: usize = 2;
 const REGISTRATIONS_MAX: u8 = 2;
-/// Of both sweepers together.
+/// The most batches of both sweepers together.
 const BATCHES_MAX: u8 = 2;
 const RESTARTS_MAX: u8 = 1;
 

@@ -6,11 +6,13 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 #[test]
 fn the_protocol_keeps_its_promises_in_every_order_of_events() {
+    let began = std::time::Instant::now();
     let checker = ReclaimProtocol::default().checker().threads(2).spawn_bfs().join();
     println!(
-        "{} states, {} of them different",
+        "{} states, {} of them different, in {:.1} s",
         checker.state_count(),
-        checker.unique_state_count()
+        checker.unique_state_count(),
+        began.elapsed().as_secs_f64()
     );
     checker.assert_properties();
     assert!(checker.unique_state_count() > 100_000, "the model has become too small");

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::error::Result;
 use crate::inflight::rules::DeadLetterReason;
-use crate::inflight::{Inflight, Job, JobPlace, RecoveredJob, RecoveryAction};
+use crate::inflight::{Inflight, Job, JobPlace, RecoveredJob, RecoveryAction, Whereabouts};
 use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt};
@@ -17,6 +17,9 @@ impl Inflight {
         let inflight = &self.parts.entries;
         if let Some(job) = self.calls.quiet("job", inflight.job(key)).await? {
             return self.explain_job(key, &job).await;
+        }
+        if let Some(found) = self.calls.quiet("whereabouts", inflight.whereabouts(key)).await? {
+            return self.explain_foreign(key, found).await;
         }
         let claim = Claim::newest(key.clone());
         if let Some(owner) = self.calls.quiet("owner", inflight.owner(&claim)).await? {
@@ -34,6 +37,16 @@ impl Inflight {
             ),
         };
         Ok(self.words().explanation(key, verdict, because, json!({ "receipt": receipt })))
+    }
+
+    /// A job of a foreign job system, in that system's words.
+    async fn explain_foreign(&self, key: &Name, found: Whereabouts) -> Result<Explanation> {
+        let receipt = self.words().last_receipt(key).await?;
+        let mut because = found.because;
+        because.extend(receipt.iter().map(|receipt| {
+            format!("it was taken from `{}` before, receipt {}", receipt.owner, receipt.id)
+        }));
+        Ok(self.words().explanation(key, &found.state, because, json!({ "receipt": receipt })))
     }
 
     async fn explain_job(&self, key: &Name, job: &Job) -> Result<Explanation> {
@@ -65,6 +78,10 @@ impl Inflight {
                 let held = seconds(job.now_ms.saturating_sub(*since_ms));
                 let queue = &job.queue;
                 because.push(match token.0 {
+                    // A foreign job system does not say since when.
+                    0 if *since_ms == 0 => {
+                        format!("`{key}` of queue `{queue}` is in the hands of `{owner}`")
+                    }
                     // Where the application registers its jobs itself there are no claims.
                     0 => format!(
                         "`{key}` of queue `{queue}` is in flight by the application's own word, of \
@@ -114,13 +131,20 @@ fn words(why: DeadLetterReason) -> &'static str {
         DeadLetterReason::Crashes => "too many workers died with it",
         DeadLetterReason::TooOld => "its worker had been dead for too long for it to be put back",
         DeadLetterReason::Asked => "the policy makes jobs of dead workers dead letters",
+        DeadLetterReason::Quarantined => {
+            "jobs of its class are in quarantine: they are not put back when their worker dies"
+        }
     }
 }
 
 fn recovered(receipt: &Receipt) -> String {
     let done: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
     let place = done.as_ref().and_then(|done| done.kept_in.clone());
+    let is_delayed = done.as_ref().is_some_and(|done| done.due_ms.is_some());
     let did = match done.map(|done| done.did) {
+        Some(RecoveryAction::PutBack) if is_delayed => {
+            "put among the delayed jobs of its system".to_owned()
+        }
         Some(RecoveryAction::PutBack) => {
             "put back on its queue, and is not there any more".to_owned()
         }

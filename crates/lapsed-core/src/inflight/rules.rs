@@ -85,6 +85,8 @@ pub enum DeadLetterReason {
     TooOld,
     /// The policy is to make every job of a dead worker a dead letter.
     Asked,
+    /// Jobs of its class are not put back when their worker dies.
+    Quarantined,
 }
 
 impl DeadLetterReason {
@@ -94,6 +96,7 @@ impl DeadLetterReason {
         DeadLetterReason::Crashes,
         DeadLetterReason::TooOld,
         DeadLetterReason::Asked,
+        DeadLetterReason::Quarantined,
     ];
 
     /// The word used in receipts, metrics and JSON.
@@ -103,6 +106,7 @@ impl DeadLetterReason {
             DeadLetterReason::Crashes => "crashes",
             DeadLetterReason::TooOld => "too_old",
             DeadLetterReason::Asked => "asked",
+            DeadLetterReason::Quarantined => "quarantined",
         }
     }
 }
@@ -110,6 +114,23 @@ impl DeadLetterReason {
 impl fmt::Display for DeadLetterReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// How long a job of a foreign job system waits after the death of its worker before it may run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first crash within the window, in milliseconds; doubled with each further crash.
+    pub first_ms: u64,
+    /// It is never longer than this, in milliseconds.
+    pub max_ms: u64,
+}
+
+impl Backoff {
+    /// The delay after so many crashes, in milliseconds.
+    pub fn delay_ms(&self, crashes: u32) -> u64 {
+        let doublings = crashes.saturating_sub(1).min(40);
+        self.first_ms.saturating_mul(1 << doublings).min(self.max_ms)
     }
 }
 
@@ -277,6 +298,15 @@ mod tests {
         assert_eq!(decide(&retired), JobDecision::PutBack(QueueEnd::Front));
         let third = decide(&case(&[9_500, 9_600]));
         assert_eq!(third, JobDecision::DeadLetter(DeadLetterReason::Crashes));
+    }
+
+    #[test]
+    fn a_delay_is_doubled_by_each_crash_up_to_its_maximum() {
+        let backoff = Backoff { first_ms: 30, max_ms: 100 };
+        let delays = [1, 2, 3, 4, u32::MAX].map(|crashes| backoff.delay_ms(crashes));
+        assert_eq!(delays, [30, 60, 100, 100, 100]);
+        let largest = Backoff { first_ms: u64::MAX / 2, max_ms: u64::MAX };
+        assert_eq!(largest.delay_ms(9), u64::MAX);
     }
 
     #[test]

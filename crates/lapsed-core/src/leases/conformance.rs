@@ -79,7 +79,7 @@ impl LeasesFixture {
     }
 
     /// Advances the clock until the sweep's index lists expired leases.
-    pub async fn ripen(&self) {
+    pub async fn expire_in_index(&self) {
         (self.advance)(self.ttl + self.coarse).await;
     }
 

@@ -63,7 +63,7 @@ pub enum HoldAttempt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostLease {
-    /// The store said so.
+    /// The store answered that the lease was lost.
     Told(Loss),
     /// No renewal was answered for a whole TTL, so another holder may have the lease.
     Silence,
@@ -203,9 +203,9 @@ impl Renewer {
 
     async fn renew(&self, clock: &dyn Clock) -> Result<Fenced<()>> {
         let sent = Sent::now(clock);
-        let patience = self.trust.borrow().left(clock);
+        let trusted = self.trust.borrow().left(clock);
         let renewal = self.leases.renew(&self.ticket, None);
-        match call_within(clock, patience, &"the store", "renew", renewal).await? {
+        match call_within(clock, trusted, &"the store", "renew", renewal).await? {
             Fenced::Done(_) => {
                 self.trust.send_replace(sent.trust(self.ttl));
                 Ok(Fenced::Done(()))

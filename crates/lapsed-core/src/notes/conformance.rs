@@ -23,8 +23,8 @@ impl NotesFixture {
         self.store.notes()
     }
 
-    async fn texts(&self, series: &Name, query: NoteQuery) -> Vec<String> {
-        let notes = self.notes().notes(&self.system, series, query).await.unwrap();
+    async fn texts(&self, book: &Name, query: NoteQuery) -> Vec<String> {
+        let notes = self.notes().notes(&self.system, book, query).await.unwrap();
         notes.into_iter().map(|note| note.text).collect()
     }
 }
@@ -37,7 +37,7 @@ fn all() -> NoteQuery {
     NoteQuery { before: None, limit: 100 }
 }
 
-/// Pages are newest first, and two series do not mix.
+/// Pages are newest first, and two book do not mix.
 pub async fn notes_are_read_newest_first(f: &NotesFixture) {
     let (audit, other) = (name("audit"), name("audit/é 2"));
     assert!(f.texts(&audit, all()).await.is_empty());
@@ -58,23 +58,23 @@ pub async fn notes_are_read_newest_first(f: &NotesFixture) {
 
 /// What was struck is gone, and its number is not given again.
 pub async fn a_deleted_note_is_gone_and_its_number_is_not_reused(f: &NotesFixture) {
-    let series = name("dead");
-    let first = f.notes().note(&f.system, &series, "a").await.unwrap();
-    let second = f.notes().note(&f.system, &series, "b").await.unwrap();
-    assert!(f.notes().delete_note(&f.system, &series, second).await.unwrap());
-    assert!(!f.notes().delete_note(&f.system, &series, second).await.unwrap());
-    assert_eq!(f.texts(&series, all()).await, ["a"]);
-    let third = f.notes().note(&f.system, &series, "c").await.unwrap();
+    let book = name("dead");
+    let first = f.notes().note(&f.system, &book, "a").await.unwrap();
+    let second = f.notes().note(&f.system, &book, "b").await.unwrap();
+    assert!(f.notes().delete_note(&f.system, &book, second).await.unwrap());
+    assert!(!f.notes().delete_note(&f.system, &book, second).await.unwrap());
+    assert_eq!(f.texts(&book, all()).await, ["a"]);
+    let third = f.notes().note(&f.system, &book, "c").await.unwrap();
     assert!(third > second && second > first);
 }
 
 pub async fn a_note_that_is_too_long_is_refused(f: &NotesFixture) {
-    let series = name("audit");
+    let book = name("audit");
     let long = "x".repeat(NOTE_BYTES_MAX);
-    f.notes().note(&f.system, &series, &long).await.unwrap();
-    let error = f.notes().note(&f.system, &series, &format!("{long}x")).await.unwrap_err();
+    f.notes().note(&f.system, &book, &long).await.unwrap();
+    let error = f.notes().note(&f.system, &book, &format!("{long}x")).await.unwrap_err();
     assert_eq!(error.kind(), "invalid");
-    assert_eq!(f.texts(&series, all()).await, [long]);
+    assert_eq!(f.texts(&book, all()).await, [long]);
 }
 
 /// An older value does not move a mark; values above 2^53 are kept exactly.
@@ -110,10 +110,10 @@ pub async fn a_turn_has_one_holder_at_a_time(f: &NotesFixture) {
 
 /// Eight at a time: everybody's note is there once, each under a number of its own.
 pub async fn concurrent_notes_are_all_kept(f: &NotesFixture) {
-    let series = name("audit");
+    let book = name("audit");
     let writes = (0..8).map(|n| {
-        let (store, system, series) = (f.store.clone(), f.system.clone(), series.clone());
-        tokio::spawn(async move { store.notes().note(&system, &series, &n.to_string()).await })
+        let (store, system, book) = (f.store.clone(), f.system.clone(), book.clone());
+        tokio::spawn(async move { store.notes().note(&system, &book, &n.to_string()).await })
     });
     let writes: Vec<_> = writes.collect();
     let mut numbers = Vec::new();
@@ -123,7 +123,7 @@ pub async fn concurrent_notes_are_all_kept(f: &NotesFixture) {
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 8);
-    let mut texts = f.texts(&series, all()).await;
+    let mut texts = f.texts(&book, all()).await;
     texts.sort();
     assert_eq!(texts, ["0", "1", "2", "3", "4", "5", "6", "7"]);
 }

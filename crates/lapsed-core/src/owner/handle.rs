@@ -264,9 +264,9 @@ impl HeartbeatTask {
     async fn beat(&self) -> Result<()> {
         let sent = Sent::now(&*self.clock);
         let left = self.trust.borrow().left(&*self.clock);
-        let patience = self.options.timeout.min(left);
+        let limit = self.options.timeout.min(left);
         let asked = self.store.beat(&self.claim);
-        call_within(&*self.clock, patience, &"the store", "beat", asked).await?;
+        call_within(&*self.clock, limit, &"the store", "beat", asked).await?;
         self.trust.send_replace(sent.trust(self.options.ttl));
         Ok(())
     }

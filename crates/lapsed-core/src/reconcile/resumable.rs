@@ -96,6 +96,7 @@ impl ResumableReconcile {
         let (began, whole) = (self.clock.mono(), state.next.is_none());
         let act = self.index.scheduled_mode();
         let mut report = ReconcileReport::new(&self.system, act, Cursor::default());
+        report.subject = self.index.subject();
         let ended = loop {
             let sent = self.index.requests_sent();
             let after = Cursor(state.next.clone());

@@ -15,6 +15,9 @@ pub struct AdoptObservation {
     pub of: String,
     /// Where signs of life are looked for, for example the name of the heartbeat's key.
     pub signs: String,
+    /// What shows life, if it is not a heartbeat: `a hash`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sign: String,
     /// How many hold something now.
     pub total: u64,
     /// How many of those show a sign of life now.
@@ -33,9 +36,20 @@ impl AdoptObservation {
         self.confirmed_ms.is_none() && 2 * self.seen_alive < self.total
     }
 
+    /// What half of them must have done or have before anything is reclaimed, with its verb.
+    pub fn wanted(&self) -> String {
+        match self.sign.as_str() {
+            "" => "were seen alive".to_owned(),
+            sign => format!("have {sign}"),
+        }
+    }
+
     /// The counts as a sentence.
     pub fn describe(&self) -> String {
-        let AdoptObservation { of, signs, total, alive, seen_alive, .. } = self;
+        let AdoptObservation { of, signs, sign, total, alive, seen_alive, .. } = self;
+        if !sign.is_empty() {
+            return format!("{alive} of {total} {of} have {sign} ({signs})");
+        }
         format!(
             "{alive} of {total} {of} have a heartbeat ({signs}), and {seen_alive} of them were ever \
              seen alive under this configuration"

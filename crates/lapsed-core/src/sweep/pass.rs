@@ -374,8 +374,7 @@ impl<'a> Run<'a> {
             size.learn(count, held);
             progress.size = size.clone();
             let policy = &self.sweeper.parts.policy;
-            let rested = clock.mono() + policy.rest_after(held);
-            self.rest_until = rested.max(sent + policy.spread(count));
+            self.rest_until = policy.next_batch_at(sent, clock.mono(), held, count);
         }
         Ok(if page.last { Step::End } else { Step::More })
     }

@@ -120,17 +120,20 @@ impl Policy {
         Ok(())
     }
 
-    /// How long to pause after a batch that occupied the store for `held`.
-    pub fn rest_after(&self, held: Duration) -> Duration {
-        let owed = held.as_secs_f64() * (1.0 / self.share - 1.0);
-        self.op_delay.max(Duration::from_secs_f64(owed).min(REST_MAX))
-    }
-
-    /// How long a batch of `entries` entries takes at least, counted from when it was sent. It has
-    /// no upper limit: it spreads requests, whereas the pause after a batch gives the store's time
-    /// back.
-    pub fn spread(&self, entries: usize) -> Duration {
-        self.entry_delay.saturating_mul(entries.try_into().unwrap_or(u32::MAX))
+    /// When the next batch may be sent after one of `entries` entries that was sent at `sent`, answered at `answered` and occupied the
+    /// store for `held`. What the network and this process needed counts as a pause: the store was free meanwhile. The pause
+    /// for entries has no upper limit: it spreads requests, whereas the one for `held` gives the store's time back.
+    pub fn next_batch_at(
+        &self,
+        sent: Duration,
+        answered: Duration,
+        held: Duration,
+        entries: usize,
+    ) -> Duration {
+        let owed = Duration::from_secs_f64(held.as_secs_f64() * (1.0 / self.share - 1.0));
+        let spread = self.entry_delay.saturating_mul(entries.try_into().unwrap_or(u32::MAX));
+        let shared = sent + held + owed.min(REST_MAX);
+        shared.max(answered + self.op_delay).max(sent + spread)
     }
 
     /// How many entries a batch may have so that the pauses between them use at most half of the
@@ -215,14 +218,18 @@ mod tests {
     #[test]
     fn a_longer_batch_is_followed_by_a_longer_pause() {
         let ms = Duration::from_millis;
+        let next = |policy: &Policy, answered, held, entries| {
+            policy.next_batch_at(ms(10), ms(answered), ms(held), entries)
+        };
         let policy = Policy { share: 0.5, ..Policy::default() };
-        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(1))), (ms(2), ms(1)));
-        assert_eq!(policy.rest_after(Duration::from_secs(9)), REST_MAX);
+        assert_eq!((next(&policy, 12, 2, 1), next(&policy, 11, 1, 1)), (ms(14), ms(12)));
+        assert_eq!(next(&policy, 20, 2, 1), ms(20), "the way of the answer is a pause, too");
+        assert_eq!(next(&policy, 9_010, 9_000, 1), ms(9_010) + REST_MAX);
         let policy = Policy { op_delay: ms(5), ..policy };
-        assert_eq!((policy.rest_after(ms(2)), policy.rest_after(ms(8))), (ms(5), ms(8)));
-        assert_eq!(Policy::default().rest_after(ms(8)), Duration::ZERO);
+        assert_eq!((next(&policy, 12, 2, 1), next(&policy, 18, 8, 1)), (ms(17), ms(26)));
+        assert_eq!(next(&Policy::default(), 18, 8, 1), ms(18));
         let policy = Policy { entry_delay: ms(100), ..Policy::default() };
-        assert_eq!((policy.spread(7), policy.spread(0)), (ms(700), ms(0)));
+        assert_eq!((next(&policy, 12, 2, 7), next(&policy, 12, 2, 0)), (ms(710), ms(12)));
         assert_eq!(policy.entries_within_timeout(), 25);
         assert_eq!(Policy::default().entries_within_timeout(), usize::MAX);
     }

@@ -63,7 +63,7 @@ pub async fn the_sweep_deletes_expired_decisions_only(f: LeasesFixture) {
         f.leases.decide(&name(id), Decision::Commit, f.ttl_ms()).await.unwrap();
     }
     f.decide("kept", Decision::Rollback).await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     assert_eq!(subjects(&suspects), [".txn-decisions/t1", ".txn-decisions/t2"]);
     assert_eq!((suspects[0].owner.as_str(), suspects[0].incarnation.0), ("commit", 0));

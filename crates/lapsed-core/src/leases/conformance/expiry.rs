@@ -77,7 +77,7 @@ pub async fn trap_d5_tokens_only_grow(f: LeasesFixture) {
     let released = f.acquire_long(&k, "a").await;
     done(f.leases.release(&released.ticket()).await.unwrap().answer);
     let swept = f.acquire(&k, "b").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     assert_eq!(f.sweep().await.reclaimed, 1);
     let described = f.acquire(&k, "c").await;
     f.expire().await;
@@ -135,7 +135,7 @@ pub async fn trap_d9_an_expired_decision_that_exists_still_counts(f: LeasesFixtu
     done(f.stage(&a, "t", "new").await);
     done(f.stage(&b, "t", "new").await);
     f.leases.decide(&name("t"), Decision::Commit, f.ttl_ms()).await.unwrap();
-    f.ripen().await;
+    f.expire_in_index().await;
     f.acquire_long(&k, "c").await;
     assert_eq!(f.peek(&k).await.state, Some(json("new")), "by whoever comes next");
     f.sweep().await;

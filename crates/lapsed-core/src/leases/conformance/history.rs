@@ -27,12 +27,12 @@ pub enum What {
     /// It was granted the lease.
     Granted {
         sent_ns: u64,
-        /// When it was answered.
+        /// When the acquisition was answered.
         got_ns: u64,
         /// Until when it believes that it holds the lease.
         until_ns: u64,
     },
-    /// It renewed the lease.
+    /// The holder renewed the lease.
     Renewed {
         /// Until when it believes that it holds the lease.
         until_ns: u64,

@@ -11,7 +11,7 @@ use crate::system::Restored;
 pub async fn receipts_contain_the_evidence(f: LeasesFixture) {
     let k = key("k");
     let grant = f.acquire(&k, "a").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     assert_eq!(f.sweep().await.reclaimed, 1);
     let receipts = f.receipts().await;
     assert_eq!(receipts.len(), 1);
@@ -39,7 +39,7 @@ pub async fn an_operation_writes_receipts_for_what_it_cleared(f: LeasesFixture) 
     f.leases.decide(&name("t"), Decision::Commit, f.ttl_ms()).await.unwrap();
     f.expire().await;
     f.leases.decision(&name("t")).await.unwrap();
-    f.ripen().await;
+    f.expire_in_index().await;
     let report = f.sweep().await;
     assert_eq!(report.reclaimed, 0, "an operation was first: {report:?}");
     let receipts = f.receipts().await;
@@ -56,7 +56,7 @@ pub async fn an_operation_writes_receipts_for_what_it_cleared(f: LeasesFixture) 
 pub async fn each_token_has_at_most_one_receipt(f: LeasesFixture) {
     let all: Vec<_> = (0..8).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let sweeps = futures::future::join(f.sweep(), f.sweep());
     let takers = futures::future::join_all(all[..4].iter().map(|k| f.acquire_long(k, "next")));
     let ((one, other), _) = futures::future::join(sweeps, takers).await;
@@ -71,7 +71,7 @@ pub async fn each_token_has_at_most_one_receipt(f: LeasesFixture) {
 /// Receipts settle a batch whose answer was lost; a batch settled as not done is never carried out.
 pub async fn a_lost_answer_is_settled_by_batch(f: LeasesFixture) {
     f.acquire_all(&[key("a"), key("b")], "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     let batch = |id: &BatchId| Batch {
         id: id.clone(),
@@ -98,7 +98,7 @@ pub async fn restoring_a_lease_grants_a_new_token(f: LeasesFixture) {
     let k = key("k");
     let old = f.acquire(&k, "a").await.ticket();
     done(f.set_state(&old, "kept").await);
-    f.ripen().await;
+    f.expire_in_index().await;
     assert_eq!(f.sweep().await.reclaimed, 1);
     let seq = f.receipts().await[0].id.seq;
     let restored = f.leases.restore(seq).await.unwrap();
@@ -118,7 +118,7 @@ pub async fn restoring_a_lease_grants_a_new_token(f: LeasesFixture) {
 pub async fn restoring_a_lease_is_refused_after_a_newer_grant(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     f.sweep().await;
     let next = f.acquire_long(&k, "b").await.ticket();
     let seq = f.receipts().await[0].id.seq;
@@ -134,7 +134,7 @@ pub async fn restoring_a_decision_makes_it_again(f: LeasesFixture) {
     for id in ["t", "u"] {
         f.leases.decide(&name(id), Decision::Commit, f.ttl_ms()).await.unwrap();
     }
-    f.ripen().await;
+    f.expire_in_index().await;
     assert_eq!(f.sweep().await.reclaimed, 2);
     f.decide("u", Decision::Rollback).await;
     for receipt in f.receipts().await {

@@ -20,7 +20,7 @@ pub async fn expired_leases_are_cleared_and_others_are_not(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c"]), "dead").await;
     f.acquire_long(&key("x"), "live").await;
     assert!(f.suspects().await.is_empty(), "their time runs");
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     assert_eq!(subjects(&suspects), ["n/a", "n/b", "n/c"]);
     assert_eq!((suspects[0].owner.as_str(), suspects[0].incarnation.0), ("dead", 1));
@@ -42,7 +42,7 @@ pub async fn trap_d1_a_renewed_lease_is_swept_at_its_new_deadline(f: LeasesFixtu
     let ticket = f.acquire(&k, "a").await.ticket();
     let renewed = f.ttl_ms() * 2 + f.coarse.as_millis() as u64;
     done(f.leases.renew(&ticket, Some(renewed)).await.unwrap().answer);
-    f.ripen().await;
+    f.expire_in_index().await;
     assert_eq!(f.sweep().await.reclaimed, 0, "it is alive");
     assert!(f.peek(&k).await.lease.is_some());
     (f.advance)(Duration::from_millis(renewed) + f.coarse).await;
@@ -55,7 +55,7 @@ pub async fn a_renewal_before_the_reclaim_wins(f: LeasesFixture) {
     let [k, l] = [key("k"), key("l")];
     f.acquire(&k, "a").await;
     f.acquire(&l, "b").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     assert_eq!(suspects.len(), 2);
     // Cleared by its former holder, who comes again and holds it by a newer token.
@@ -73,7 +73,7 @@ pub async fn a_renewal_before_the_reclaim_wins(f: LeasesFixture) {
 pub async fn a_new_holder_before_the_reclaim_wins(f: LeasesFixture) {
     let k = key("k");
     f.acquire(&k, "a").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     assert!(matches!(f.attempt(&k, "b").await.answer, Acquired::Granted(_)));
     let before = f.peek(&k).await.lease;
@@ -85,7 +85,7 @@ pub async fn a_new_holder_before_the_reclaim_wins(f: LeasesFixture) {
 pub async fn released_leases_leave_no_suspects(f: LeasesFixture) {
     let ticket = f.acquire(&key("k"), "a").await.ticket();
     done(f.leases.release(&ticket).await.unwrap().answer);
-    f.ripen().await;
+    f.expire_in_index().await;
     let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.stopped), (0, Stopped::Done), "{report:?}");
     assert!(f.receipts().await.is_empty());
@@ -100,7 +100,7 @@ pub async fn trap_d6_a_namespace_that_stays_full_does_not_starve_the_others(f: L
             f.acquire(&LeaseKey::new(namespace, &format!("k{n}")).unwrap(), "dead").await;
         }
     }
-    f.ripen().await;
+    f.expire_in_index().await;
     let stuck = |key: &Name| key.as_str().starts_with("a/");
     let sweep = WatchedSweep::refusing(f.leases.clone(), stuck);
     let parts = SweeperParts::new(unique("s"), sweep.clone(), f.store.clone());
@@ -116,7 +116,7 @@ pub async fn trap_d6_a_namespace_that_stays_full_does_not_starve_the_others(f: L
 
 pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c", "d"]), "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     f.acquire_long(&key("b"), "live").await;
     let answer = f.reclaim(suspects).await;
@@ -128,7 +128,7 @@ pub async fn trap_d7_one_refusal_does_not_stop_the_others(f: LeasesFixture) {
     let ticket = crate::leases::LeaseTicket { key: key("b"), token: ticket.token };
     done(f.leases.release(&ticket).await.unwrap().answer);
     f.acquire(&key("b"), "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
@@ -140,7 +140,7 @@ pub async fn trap_d9_the_sweep_applies_the_decision(f: LeasesFixture) {
     done(f.stage(&a, "t", "new").await);
     done(f.stage(&b, "u", "new").await);
     f.decide("t", Decision::Commit).await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let report = f.sweep().await;
     assert_eq!(report.reclaimed, 2, "{report:?}");
     assert_eq!(f.peek(&k).await.state, Some(json("new")));
@@ -155,7 +155,7 @@ pub async fn trap_d11_a_pass_that_stops_within_a_page_leaves_the_cursor_before_i
 ) {
     let all: Vec<LeaseKey> = (0..7).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let (stopper, stop) = StopSignal::channel();
     let watched = WatchedSweep::new(f.leases.clone(), move |moment| {
         if moment == SweepMoment::PageRead(2) {
@@ -180,7 +180,7 @@ pub async fn trap_d11_a_pass_that_stops_within_a_page_leaves_the_cursor_before_i
 pub async fn two_sweepers_count_each_reclaim_once(f: LeasesFixture) {
     let all: Vec<LeaseKey> = (0..12).map(|n| key(&format!("k{n}"))).collect();
     f.acquire_all(&all, "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let policy = Policy { batch: 3, ..policy() };
     let one = f.pass("one", PassMode::Reclaim, policy.clone());
     let (one, other) = join(one, f.pass("other", PassMode::Reclaim, policy.clone())).await;
@@ -197,7 +197,7 @@ pub async fn two_sweepers_count_each_reclaim_once(f: LeasesFixture) {
 
 pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b"]), "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let dry = f.pass("dry", PassMode::DryRun, policy()).await;
     assert_eq!((dry.reclaimed, dry.dry_run), (2, true), "{dry:?}");
     assert!(f.peek(&key("a")).await.expired, "nothing was changed");
@@ -212,7 +212,7 @@ pub async fn a_dry_run_lists_what_a_pass_does_and_changes_nothing(f: LeasesFixtu
 
 pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     let mut suspects = f.suspects().await;
     suspects.push(suspects[0].clone());
     let answer = f.reclaim(suspects).await;
@@ -223,7 +223,7 @@ pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: LeasesFixture) {
 
 pub async fn a_held_brake_spares_everything(f: LeasesFixture) {
     f.acquire(&key("k"), "dead").await;
-    f.ripen().await;
+    f.expire_in_index().await;
     assert!(f.suspects_within(Some(0)).await.is_empty());
     f.set_brake(BrakeSetting::Hold).await;
     let held = f.sweep().await;
@@ -246,7 +246,7 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: LeasesFixture) 
     let second = f.store.campaign(&system, "two", 3_600_000).await.unwrap().unwrap();
     assert!(second.number > first.number);
     assert_eq!(f.store.term(&system).await.unwrap(), Some(second.clone()), "whoever asks");
-    f.ripen().await;
+    f.expire_in_index().await;
     let suspects = f.suspects().await;
     let batch = |term| Batch {
         id: BatchId { sweeper: unique("leader").into(), number: 1 },

@@ -1,4 +1,4 @@
-//! Suspects, the guard, passes.
+//! Cases about suspects, the guard and passes.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What is held, and what is remembered.
+//! Cases about what an owner holds and what the store remembers of it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Orphans, the guard, passes.
+//! Cases about orphans, the guard and passes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -186,12 +186,15 @@ pub async fn two_sweepers_count_each_reclaim_once(f: SessionsFixture) {
         f.pass("one", PassMode::Reclaim, policy.clone()),
         f.pass("two", PassMode::Reclaim, policy.clone()),
     );
-    assert_eq!(one.reclaimed + two.reclaimed, 100, "{one:?} {two:?}");
     assert_eq!(one.released + two.released, 3, "{one:?} {two:?}");
     assert_eq!(one.owners_ended + two.owners_ended, 1);
     let receipts = f.receipts().await;
-    let distinct: BTreeSet<&Name> = receipts.iter().map(|r| &r.key).collect();
-    assert_eq!((receipts.len(), distinct.len()), (100, 100));
+    assert_eq!(one.reclaimed + two.reclaimed, receipts.len() as u64, "{one:?} {two:?}");
+    let distinct: BTreeSet<&str> = receipts.iter().map(|r| r.key.as_str()).collect();
+    assert_eq!(distinct.len(), receipts.len(), "each once");
+    // The grace of released sessions began in these passes; it may be over before a slow one ends.
+    let orphans: Vec<&str> = distinct.into_iter().filter(|key| !key.starts_with('r')).collect();
+    assert_eq!(orphans, ids);
 }
 
 /// The same set, and the dry run leaves no trace.
