@@ -11,6 +11,7 @@ mod due;
 mod forget;
 mod load;
 mod operations;
+mod record_row;
 mod restore;
 mod rows;
 mod sweep;
@@ -32,9 +33,8 @@ use crate::tx::Tx;
 use crate::{Inner, StoredSystem};
 
 /// How long a batch of a sweep may occupy the writer: about as long as a commit, which other
-/// callers wait for anyway. With a shorter time, a mass expiry would need one commit for every few
-/// leases.
-pub const HOLD: Duration = Duration::from_millis(10);
+/// callers wait for anyway. A caller waits for one such batch at most.
+pub const HOLD: Duration = Duration::from_millis(4);
 
 /// A system of leases on an embedded store.
 pub struct EmbeddedLeases {

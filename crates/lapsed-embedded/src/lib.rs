@@ -52,6 +52,7 @@
 
 mod availability;
 mod checked_backend;
+mod compact;
 mod disk;
 mod fault;
 mod holder_index;
@@ -59,6 +60,7 @@ mod inflight;
 mod leases;
 mod notes;
 mod owners;
+mod receipt_row;
 mod registry;
 mod requests;
 mod services;
@@ -83,9 +85,9 @@ use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::owners::OwnerTable;
 use crate::store_clock::StoreClock;
-use crate::tables::{FORMAT, META, definition, number, to_number};
+use crate::tables::{FORMAT, FORMAT_BEFORE, META, definition, number, to_number};
 use crate::tx::{Changed, Tx};
-use crate::writer::{Chore, Keeper, Undone, Writer};
+use crate::writer::{Chore, Undone, Writer, WriterCallbacks};
 
 pub use crate::availability::{EmbeddedTruth, LogRow, LogStatus};
 pub use crate::inflight::EmbeddedInflight;
@@ -172,13 +174,15 @@ impl Embedded {
         let writer_disk = disk.clone();
         let mut failed = None;
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
-            let keeper: Weak<dyn Keeper> = weak.clone();
+            let callbacks: Weak<dyn WriterCallbacks> = weak.clone();
             let writer = match threaded {
-                false => Writer::inline(writer_disk, keeper),
-                true => Writer::threaded(writer_disk.clone(), keeper.clone()).unwrap_or_else(|e| {
-                    failed = Some(e);
-                    Writer::inline(writer_disk, keeper)
-                }),
+                false => Writer::inline(writer_disk, callbacks),
+                true => {
+                    Writer::threaded(writer_disk.clone(), callbacks.clone()).unwrap_or_else(|e| {
+                        failed = Some(e);
+                        Writer::inline(writer_disk, callbacks)
+                    })
+                }
             };
             Inner {
                 disk: disk.clone(),
@@ -318,15 +322,15 @@ impl Opened {
             Ok(value.and_then(|v| to_number(v.value())))
         };
         match read("format")? {
-            Some(FORMAT) => Ok(Opened {
+            Some(FORMAT | FORMAT_BEFORE) => Ok(Opened {
                 opens: read("opens")?.unwrap_or(0),
                 high_ms: read("high_ms")?.unwrap_or(0),
             }),
             other => Err(Error::Corrupt {
                 store: place.to_owned(),
                 what: format!(
-                    "its format is {other:?} and this version knows {FORMAT} only. Nothing was \
-                     changed: use the version that wrote it"
+                    "its format is {other:?} and this version knows {FORMAT_BEFORE} and {FORMAT}. \
+                     Nothing was changed: use the version that wrote it"
                 ),
             }),
         }
@@ -341,13 +345,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
-    let noted = inner.writer.write(
-        move |tx: &mut Tx<'_>| {
-            tx.meta_put(b"format", &number(FORMAT))?;
-            tx.meta_put(b"opens", &number(opens))
-        },
-        |()| {},
-    );
+    let noted =
+        inner.writer.write(move |tx: &mut Tx<'_>| tx.meta_put(b"opens", &number(opens)), |()| {});
     match block_on(noted) {
         // A full disk must not keep the store from serving reads.
         Err(Error::Unavailable { what, .. }) if !inner.disk.has_room() => {
@@ -391,11 +390,13 @@ impl Inner {
     }
 }
 
-impl Keeper for Inner {
+impl WriterCallbacks for Inner {
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
         if tx.has_changed() {
             self.systems().iter().try_for_each(|system| system.stamp(tx))?;
         }
+        // With every batch, because any may be the first that an older version could not read.
+        tx.meta_put(b"format", &number(FORMAT))?;
         tx.meta_put(b"high_ms", &number(self.store_clock.now_ms()))
     }
 

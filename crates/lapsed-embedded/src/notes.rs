@@ -23,14 +23,14 @@ fn meta_key(what: &str, system: &SystemId, name: &Name) -> Vec<u8> {
     format!("{what}/{system}/{name}").into_bytes()
 }
 
-fn note_key(series: &Name, seq: u64) -> Vec<u8> {
-    batch_key(series.as_str(), seq)
+fn note_key(book: &Name, seq: u64) -> Vec<u8> {
+    batch_key(book.as_str(), seq)
 }
 
 /// Removes the notes that are too old once note `seq` exists.
-fn prune(tx: &mut Tx<'_>, table: &Arc<str>, series: &Name, seq: u64) -> Tried<()> {
+fn prune(tx: &mut Tx<'_>, table: &Arc<str>, book: &Name, seq: u64) -> Tried<()> {
     let Some(last) = seq.checked_sub(NOTES_MAX) else { return Ok(()) };
-    let (from, to) = (note_key(series, 0), note_key(series, last));
+    let (from, to) = (note_key(book, 0), note_key(book, last));
     let rows = tx.table(table)?;
     rows.retain_in(&from[..]..=&to[..], |_, _| false)?;
     Ok(())
@@ -52,35 +52,34 @@ fn stand(tx: &mut Tx<'_>, key: &[u8], holder: String, now_ms: u64, ttl_ms: u64) 
 
 #[async_trait]
 impl NoteStore for Embedded {
-    async fn note(&self, system: &SystemId, series: &Name, text: &str) -> Result<u64> {
+    async fn note(&self, system: &SystemId, book: &Name, text: &str) -> Result<u64> {
         check_note(text)?;
-        let (table, series, text) = (table(system), series.clone(), text.to_owned());
-        let counter = meta_key("next_note", system, &series);
+        let (table, book, text) = (table(system), book.clone(), text.to_owned());
+        let counter = meta_key("next_note", system, &book);
         let store_clock = self.inner.store_clock.clone();
         let job = move |tx: &mut Tx<'_>| {
             let seq = tx.take_numbers(&counter, 1)?;
             let note = Note { seq, at_ms: store_clock.now_ms(), text };
-            tx.put(&table, &note_key(&series, seq), &serde_json::to_vec(&note)?)?;
-            prune(tx, &table, &series, seq)?;
+            tx.put(&table, &note_key(&book, seq), &serde_json::to_vec(&note)?)?;
+            prune(tx, &table, &book, seq)?;
             Ok(seq)
         };
         self.inner.writer.write(job, |_| {}).await
     }
 
-    async fn notes(&self, system: &SystemId, series: &Name, query: NoteQuery) -> Result<Vec<Note>> {
+    async fn notes(&self, system: &SystemId, book: &Name, query: NoteQuery) -> Result<Vec<Note>> {
         let read = || -> Tried<Vec<Note>> {
             let txn = self.inner.disk.read()?;
             let Some(rows) = open(&txn, &table(system))? else { return Ok(Vec::new()) };
-            let (from, to) =
-                (note_key(series, 0), note_key(series, query.before.unwrap_or(u64::MAX)));
+            let (from, to) = (note_key(book, 0), note_key(book, query.before.unwrap_or(u64::MAX)));
             let found = rows.range(&from[..]..&to[..])?.rev().take(query.limit);
             found.map(|row| Ok(serde_json::from_slice(row?.1.value())?)).collect()
         };
         read().map_err(|fault| fault.told(&self.inner.disk.name))
     }
 
-    async fn delete_note(&self, system: &SystemId, series: &Name, seq: u64) -> Result<bool> {
-        let (table, key) = (table(system), note_key(series, seq));
+    async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
+        let (table, key) = (table(system), note_key(book, seq));
         self.inner.writer.write(move |tx: &mut Tx<'_>| tx.remove(&table, &key), |_| {}).await
     }
 

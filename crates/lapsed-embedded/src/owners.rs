@@ -1,8 +1,7 @@
 //! The owners of one system: which are alive, how incarnations start and end, how many entries each
 //! holds, batches and receipts. What an entry is, is deliberately absent: each system adds that.
 //!
-//! Jobs on the writer's thread work with [`OwnerTable`]. [`OwnerService`] is its asynchronous
-//! interface, which waits for the writer and reads the disk.
+//! Jobs on the writer's thread work with [`OwnerTable`]; all other threads go through [`OwnerService`].
 
 pub(crate) mod batch;
 mod due;
@@ -21,21 +20,21 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use lapsed_core::owner::{Beat, Claim, Incarnation, Lost};
 use lapsed_core::registry::rules::OwnerGuard;
-use lapsed_core::{Error, Name, Result, SystemId};
+use lapsed_core::{Error, Name, SystemId};
 
 use crate::Inner;
 use crate::fault::Tried;
 use crate::store_clock::StoreClock;
 use crate::tables::Tables;
-use crate::tx::Tx;
 use due::DueOwners;
-use slot::{Slot, Touched};
+use slot::{Slot, SlotContext, Touched};
 
 /// All incarnations of one system.
 pub(crate) struct OwnerTable {
     pub id: SystemId,
     pub tables: Tables,
     pub index: OwnerIndex,
+    pub slots: Arc<SlotContext>,
     pub threshold: Duration,
     pub store_clock: Arc<StoreClock>,
     pub guard: Arc<dyn OwnerGuard>,
@@ -73,9 +72,11 @@ impl OwnerTable {
     /// An empty table; owners are loaded together with their entries.
     pub fn new(inner: &Inner, id: SystemId, threshold: Duration) -> Self {
         inner.store_clock.mind_ttl(threshold.as_millis() as u64);
+        let slots = SlotContext::new(inner.store_clock.clone());
         OwnerTable {
             tables: Tables::of(&id),
-            index: OwnerIndex::new(),
+            index: OwnerIndex::new(slots.clone()),
+            slots,
             threshold,
             store_clock: inner.store_clock.clone(),
             guard: inner.guard.clone(),
@@ -177,53 +178,20 @@ fn found(slot: &Arc<Slot>, now_ms: u64) -> Found {
     }
 }
 
-/// The asynchronous interface of [`OwnerTable`].
+/// What other threads do with an [`OwnerTable`]: heartbeats in memory, and all else by jobs of the writer
+/// and by reading the disk (`service`).
 pub(crate) struct OwnerService {
     pub inner: Arc<Inner>,
     pub owners: Arc<OwnerTable>,
 }
 
 impl OwnerService {
-    /// Runs a job that needs only the owners.
-    pub async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&OwnerTable, &mut Tx<'_>) -> Tried<T> + Send + 'static,
-        done: impl FnOnce(&T) + Send + 'static,
-    ) -> Result<T> {
-        let owners = self.owners.clone();
-        self.inner.writer.write(move |tx| work(&owners, tx), done).await
-    }
-
     /// Sends a heartbeat without waiting, if the incarnation is in memory, as every live one is.
     /// `None`: call [`OwnerService::beat`].
     pub fn beat_now(&self, claim: &Claim) -> Option<Beat> {
         match self.owners.beat(claim) {
             Found::Answer(beat) => Some(beat),
             _ => None,
-        }
-    }
-
-    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
-        loop {
-            match self.owners.beat(claim) {
-                Found::Answer(beat) => return Ok(beat),
-                Found::Ended(slot) => return Err(self.lost(&slot).await),
-                Found::Stranger => return Err(unknown_claim(claim)),
-                Found::Pending => self.settle_commits().await?,
-                Found::Nobody => {
-                    if let Some(beat) = self.start_unless_known(&claim.owner).await? {
-                        return Ok(beat);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The result of a job, or `Lost` if it would have acted for an ended incarnation.
-    pub async fn acted<T>(&self, acted: UnlessEnded<T>) -> Result<T> {
-        match acted {
-            UnlessEnded::Done(value) => Ok(value),
-            UnlessEnded::Ended(slot) => Err(self.lost(&slot).await),
         }
     }
 }
@@ -273,14 +241,14 @@ pub(crate) struct OwnerIndex {
 const LOCK: &str = "no holder of this lock panics";
 
 impl OwnerIndex {
-    pub fn new() -> Self {
+    pub fn new(slots: Arc<SlotContext>) -> Self {
         let hasher = RandomState::default();
         let shard = || RwLock::new(HashMap::with_hasher(hasher.clone()));
         OwnerIndex {
             newest: (0..SHARDS).map(|_| shard()).collect(),
             hasher,
             owners: RwLock::default(),
-            due: Mutex::default(),
+            due: Mutex::new(DueOwners::new(slots)),
         }
     }
 
@@ -367,46 +335,69 @@ impl OwnerIndex {
     }
 }
 
-/// Implements [`OwnerStore`](lapsed_core::owner::OwnerStore) for a system that has an
-/// `owner_service`.
-macro_rules! impl_owner_store {
+/// What every system has whose entries belong to owners, given its `owner_service` and its `core`: jobs
+/// on the writer's thread, and [`OwnerStore`](lapsed_core::owner::OwnerStore).
+macro_rules! impl_system_with_owners {
     ($system:ty) => {
-        #[async_trait]
-        impl OwnerStore for $system {
-            async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
-                self.owner_service.start(owner, ttl_ms).await
+        const _: () = {
+            use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
+            use lapsed_core::{Name, request::RequestId};
+
+            use crate::{fault::Tried, tx::Tx};
+
+            impl $system {
+                pub(crate) fn core(&self) -> &Arc<Core> {
+                    &self.core
+                }
+
+                /// Runs a job on the writer's thread.
+                async fn write<T: Send + 'static>(
+                    &self,
+                    work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+                    done: impl FnOnce(&T) + Send + 'static,
+                ) -> Result<T> {
+                    let core = self.core.clone();
+                    self.owner_service.inner.writer.write(move |tx| work(&core, tx), done).await
+                }
             }
-            async fn start_once(
-                &self,
-                request: &lapsed_core::request::RequestId,
-                owner: &Name,
-                ttl_ms: u64,
-            ) -> Result<Beat> {
-                self.owner_service.start_once(request, owner, ttl_ms).await
+
+            #[async_trait::async_trait]
+            impl OwnerStore for $system {
+                async fn start(&self, owner: &Name, ttl_ms: u64) -> Result<Beat> {
+                    self.owner_service.start(owner, ttl_ms).await
+                }
+                async fn start_once(
+                    &self,
+                    request: &RequestId,
+                    owner: &Name,
+                    ttl_ms: u64,
+                ) -> Result<Beat> {
+                    self.owner_service.start_once(request, owner, ttl_ms).await
+                }
+                async fn beat(&self, claim: &Claim) -> Result<Beat> {
+                    self.owner_service.beat(claim).await
+                }
+                async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
+                    self.owner_service.end(claim).await
+                }
+                async fn owners(
+                    &self,
+                    after: Option<Incarnation>,
+                    limit: usize,
+                ) -> Result<Vec<OwnerInfo>> {
+                    self.owner_service.owners(after, limit).await
+                }
+                async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
+                    self.owner_service.owner(claim).await
+                }
+                fn beat_now(&self, claim: &Claim) -> Option<Beat> {
+                    self.owner_service.beat_now(claim)
+                }
+                fn pulse(&self, owner: &Name, of: Incarnation) -> Option<Arc<dyn BeatHandle>> {
+                    self.owner_service.pulse(owner, of)
+                }
             }
-            async fn beat(&self, claim: &Claim) -> Result<Beat> {
-                self.owner_service.beat(claim).await
-            }
-            async fn end(&self, claim: &Claim) -> Result<OwnerInfo> {
-                self.owner_service.end(claim).await
-            }
-            async fn owners(
-                &self,
-                after: Option<Incarnation>,
-                limit: usize,
-            ) -> Result<Vec<OwnerInfo>> {
-                self.owner_service.owners(after, limit).await
-            }
-            async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
-                self.owner_service.owner(claim).await
-            }
-            fn beat_now(&self, claim: &Claim) -> Option<Beat> {
-                self.owner_service.beat_now(claim)
-            }
-            fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
-                self.owner_service.pulse(owner, incarnation)
-            }
-        }
+        };
     };
 }
-pub(crate) use impl_owner_store;
+pub(crate) use impl_system_with_owners;

@@ -16,15 +16,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::sessions::rules::{SessionGuard, StrictSessionGuard};
-use lapsed_core::{Name, Result, SystemId};
+use lapsed_core::{Result, SystemId};
 
-use crate::fault::Tried;
 use crate::owners::{OwnerService, OwnerTable};
 use crate::sessions::grace_index::GraceIndex;
-use crate::tx::Tx;
 use crate::{Inner, StoredSystem};
 
 /// A system of sessions on an embedded store.
@@ -69,20 +65,6 @@ impl EmbeddedSessions {
         core.read(&inner.disk)?;
         Ok(EmbeddedSessions { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }
-
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    /// Runs a job on the writer's thread.
-    async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
-        done: impl FnOnce(&T) + Send + 'static,
-    ) -> Result<T> {
-        let core = self.core.clone();
-        self.owner_service.inner.writer.write(move |tx| work(&core, tx), done).await
-    }
 }
 
-crate::owners::impl_owner_store!(EmbeddedSessions);
+crate::owners::impl_system_with_owners!(EmbeddedSessions);

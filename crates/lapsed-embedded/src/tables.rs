@@ -6,14 +6,14 @@
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
 //! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references; of jobs, the job with its claim |
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each incarnation |
-//! | `S/receipts` | receipt number | the receipt as JSON |
+//! | `S/receipts` | receipt number | the receipt (`receipt_row`) |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
 //! | `S/forbidden` | sweeper, 0, batch number | since when: batches settled as not carried out |
 //! | `S/sessions` | session id | [`SessionRow`] as JSON |
 //! | `S/broadcasters` | broadcaster | the id of its current session |
 //! | `S/queued` | queue, 0, place | a job on that queue, with its id |
 //! | `S/dead` | job id | a dead letter: the job, with why it is one |
-//! | `S/leases` | namespace, 0, key | everything stored for one key (`leases::rules::LeaseRecord`) as JSON; deleted when nobody has used the key for long |
+//! | `S/leases` | namespace, 0, key | everything stored for one key (`leases::rules::LeaseRecord`, as `leases::record_row` writes it); deleted when nobody has used the key for long |
 //! | `S/decisions` | transaction | the decision on it (`leases::rules::DecisionMarker`) as JSON |
 //! | `S/providers` | provider | `availability::rows::ProviderRow` as JSON, with its version and the number of its sessions; never deleted |
 //! | `S/chats` | session id | a session of a provider (`availability::Session`) as JSON; never deleted |
@@ -21,7 +21,7 @@
 //! | `S/log_of` | provider, 0, log number | empty: the log rows of each provider |
 //! | `S/requests` | key of a request, or `!` and an attempt that was given up | time, fingerprint and answer as JSON; ten minutes and 100,000 rows at most |
 //! | `S/requests_at` | time, key of `S/requests` | empty: the requests by age |
-//! | `S/notes` | series, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
+//! | `S/notes` | book, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
 //! A job is one row that moves between `S/queued`, `S/held` and `S/dead`, so that it is always in
 //! exactly one place. Its payload is moved unchanged; `inflight/rows.rs` defines the row. Positions
@@ -48,8 +48,12 @@ use serde::{Deserialize, Serialize};
 /// Type of all keys and values.
 pub(crate) type Bytes = &'static [u8];
 
-/// Version of this layout. A file with another version is refused.
-pub(crate) const FORMAT: u64 = 1;
+/// Version of this layout. A file with a newer version is refused.
+pub(crate) const FORMAT: u64 = 2;
+
+/// An older version of this layout that this version reads: its leases, receipts and jobs are JSON.
+/// The first batch makes it [`FORMAT`].
+pub(crate) const FORMAT_BEFORE: u64 = 1;
 
 /// Table of counters and settings.
 pub(crate) const META: &str = "meta";
@@ -198,7 +202,7 @@ pub(crate) fn split_pair(bytes: &[u8]) -> Option<(u64, u64)> {
     Some((to_number(bytes)?, to_number(bytes.get(8..)?)?))
 }
 
-/// The key of `S/batches`.
+/// The key of a batch in the table `S/batches`.
 pub(crate) fn batch_key(sweeper: &str, batch: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(sweeper.len() + 9);
     bytes.extend_from_slice(sweeper.as_bytes());

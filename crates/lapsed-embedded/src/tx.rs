@@ -19,7 +19,7 @@ pub(crate) struct Tx<'t> {
     tables: HashMap<Arc<str>, Opened<'t>, RandomState>,
     meta: Arc<str>,
     changed: Changed,
-    then: Vec<Then>,
+    then: Vec<AfterCommit>,
 }
 
 /// Changes of a batch to in-memory state, by the name of the `held` table.
@@ -37,12 +37,12 @@ impl Changed {
 }
 
 /// A change of in-memory state that is applied after the commit.
-type Then = Box<dyn FnOnce() + Send>;
+type AfterCommit = Box<dyn FnOnce() + Send>;
 
 /// What is applied in memory after the commit.
-pub(crate) struct Aftermath {
+pub(crate) struct CommitEffects {
     pub changed: Changed,
-    pub then: Vec<Then>,
+    pub then: Vec<AfterCommit>,
 }
 
 impl<'t> Tx<'t> {
@@ -104,8 +104,8 @@ impl<'t> Tx<'t> {
     }
 
     /// All changes, to be applied after the commit.
-    pub fn into_aftermath(self) -> Aftermath {
-        Aftermath { changed: self.changed, then: self.then }
+    pub fn into_commit_effects(self) -> CommitEffects {
+        CommitEffects { changed: self.changed, then: self.then }
     }
 
     pub fn meta_get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {

@@ -2,7 +2,12 @@
 //!
 //! A job runs inside the batch's transaction and leaves what to do when the result is known. If any
 //! job meets a failing disk, the whole batch is undone and every caller of the batch gets an error.
+//!
+//! The jobs of sweeps wait in a queue of their own. Each has a commit of its own, and between two of
+//! them everybody else comes first: a caller waits for at most one of them, and a sweep for at most
+//! one batch of callers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Mutex, Weak};
@@ -70,6 +75,8 @@ where
 
 enum Message {
     Job(Box<dyn Job>),
+    /// A job that lets others come first.
+    Sweep(Box<dyn Job>),
     Quit,
 }
 
@@ -86,7 +93,7 @@ pub(crate) enum Undone {
 }
 
 /// Callbacks from the writer to its store.
-pub(crate) trait Keeper: Send + Sync {
+pub(crate) trait WriterCallbacks: Send + Sync {
     /// Called last in every batch: writes the time, so that the clock never goes back, and what is
     /// written once per batch.
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()>;
@@ -106,13 +113,13 @@ pub(crate) struct Writer {
 
 enum Mode {
     Thread { jobs: Sender<Message>, thread: Mutex<Option<JoinHandle<()>>> },
-    Inline { turn: Mutex<()>, keeper: Weak<dyn Keeper> },
+    Inline { turn: Mutex<()>, callbacks: Weak<dyn WriterCallbacks> },
 }
 
 impl Writer {
-    pub fn threaded(disk: Arc<Disk>, keeper: Weak<dyn Keeper>) -> Result<Writer> {
+    pub fn threaded(disk: Arc<Disk>, callbacks: Weak<dyn WriterCallbacks>) -> Result<Writer> {
         let (jobs, inbox) = channel();
-        let worker = Worker { disk: disk.clone(), keeper };
+        let worker = Worker { disk: disk.clone(), callbacks };
         let thread = std::thread::Builder::new()
             .name("lapsed-writer".to_owned())
             .spawn(move || worker.run(&inbox))
@@ -123,8 +130,8 @@ impl Writer {
         Ok(Writer { disk, mode: Mode::Thread { jobs, thread: Mutex::new(Some(thread)) } })
     }
 
-    pub fn inline(disk: Arc<Disk>, keeper: Weak<dyn Keeper>) -> Writer {
-        Writer { disk, mode: Mode::Inline { turn: Mutex::default(), keeper } }
+    pub fn inline(disk: Arc<Disk>, callbacks: Weak<dyn WriterCallbacks>) -> Writer {
+        Writer { disk, mode: Mode::Inline { turn: Mutex::default(), callbacks } }
     }
 
     /// Runs `work` in the next batch and `done` after the commit, then returns.
@@ -133,16 +140,35 @@ impl Writer {
         work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
+        self.send(Message::Job, work, done).await
+    }
+
+    /// The same for the work of a sweep, which lets others come first. It does not keep its place
+    /// among the calls of [`Writer::write`].
+    pub async fn sweep<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
+        done: impl FnOnce(&T) + Send + 'static,
+    ) -> Result<T> {
+        self.send(Message::Sweep, work, done).await
+    }
+
+    async fn send<T: Send + 'static>(
+        &self,
+        message: fn(Box<dyn Job>) -> Message,
+        work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
+        done: impl FnOnce(&T) + Send + 'static,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let job: Box<dyn Job> = Box::new(Task { work: Some(work), done, value: None, reply });
         match &self.mode {
             Mode::Thread { jobs, .. } => {
-                let _ = jobs.send(Message::Job(job));
+                let _ = jobs.send(message(job));
             }
-            Mode::Inline { turn, keeper } => {
+            Mode::Inline { turn, callbacks } => {
                 let _turn = turn.lock().expect(LOCK);
-                if let Some(keeper) = keeper.upgrade() {
-                    run_batch(&self.disk, &*keeper, vec![job]);
+                if let Some(callbacks) = callbacks.upgrade() {
+                    run_batch(&self.disk, &*callbacks, vec![job]);
                 }
             }
         }
@@ -170,57 +196,66 @@ const LOCK: &str = "no holder of this lock panics";
 
 struct Worker {
     disk: Arc<Disk>,
-    keeper: Weak<dyn Keeper>,
+    callbacks: Weak<dyn WriterCallbacks>,
 }
 
 impl Worker {
     fn run(&self, inbox: &Receiver<Message>) {
         let mut last = Last::default();
+        let mut sweeps = VecDeque::new();
         loop {
             let mut jobs = Vec::new();
-            let quit = match inbox.recv_timeout(TICK) {
-                Ok(Message::Job(job)) => {
-                    jobs.push(job);
-                    gather(inbox, &mut jobs, &last)
-                }
-                Ok(Message::Quit) | Err(RecvTimeoutError::Disconnected) => true,
-                Err(RecvTimeoutError::Timeout) => false,
-            };
-            let Some(keeper) = self.keeper.upgrade() else { return };
+            let quit = gather(inbox, &mut jobs, &mut sweeps, &last);
+            let Some(callbacks) = self.callbacks.upgrade() else { return };
             if !jobs.is_empty() {
                 let (jobs_before, began) = (jobs.len(), Instant::now());
-                run_batch(&self.disk, &*keeper, jobs);
+                run_batch(&self.disk, &*callbacks, jobs);
                 last = Last { jobs: jobs_before, took: began.elapsed() };
+            }
+            let due = if quit { sweeps.len() } else { sweeps.len().min(1) };
+            for sweep in sweeps.drain(..due) {
+                run_batch(&self.disk, &*callbacks, vec![sweep]);
             }
             if quit {
                 return;
             }
-            if let Some(chore) = keeper.tick() {
-                let done = self.disk.has_room().then(|| commit(&self.disk, &*keeper, chore));
+            if let Some(chore) = callbacks.tick() {
+                let done = self.disk.has_room().then(|| commit(&self.disk, &*callbacks, chore));
                 if let Some(Err((error, Some(why)))) = done {
                     tracing::warn!(%error, "deadlines could not be written to disk; it is tried again within a second");
-                    keeper.undone(why);
+                    callbacks.undone(why);
                 }
             }
         }
     }
 }
 
-/// Size and duration of the previous batch.
+/// Size and duration of the previous batch of callers.
 #[derive(Default)]
 struct Last {
     jobs: usize,
     took: Duration,
 }
 
-/// Takes the jobs that are waiting, and waits a little for as many as last time: callers that were
-/// just answered are about to send their next job, and without them every other commit would be
-/// small. A single caller does not have to wait. Returns whether the thread must end.
-fn gather(inbox: &Receiver<Message>, jobs: &mut Vec<Box<dyn Job>>, last: &Last) -> bool {
-    let until = Instant::now() + (last.took / 4).min(LULL_MAX);
+/// Takes the jobs that are waiting; if there are none, and no sweep either, waits for one. It waits a
+/// little for as many as last time: callers that were just answered are about to send their next job,
+/// and without them every other commit would be small. A single caller does not have to wait, nor
+/// does a sweep. Returns whether the thread must end.
+fn gather(
+    inbox: &Receiver<Message>,
+    jobs: &mut Vec<Box<dyn Job>>,
+    sweeps: &mut VecDeque<Box<dyn Job>>,
+    last: &Last,
+) -> bool {
+    let mut until = None;
     while jobs.len() < BATCH_MAX {
         let next = match inbox.try_recv() {
-            Err(TryRecvError::Empty) if jobs.len() < last.jobs => {
+            Err(TryRecvError::Empty) if jobs.is_empty() && sweeps.is_empty() => {
+                inbox.recv_timeout(TICK)
+            }
+            Err(TryRecvError::Empty) if !jobs.is_empty() && jobs.len() < last.jobs => {
+                let lull = || Instant::now() + (last.took / 4).min(LULL_MAX);
+                let until = *until.get_or_insert_with(lull);
                 inbox.recv_timeout(until.saturating_duration_since(Instant::now()))
             }
             Err(TryRecvError::Empty) => return false,
@@ -229,6 +264,7 @@ fn gather(inbox: &Receiver<Message>, jobs: &mut Vec<Box<dyn Job>>, last: &Last) 
         };
         match next {
             Ok(Message::Job(job)) => jobs.push(job),
+            Ok(Message::Sweep(job)) => sweeps.push_back(job),
             Err(RecvTimeoutError::Timeout) => return false,
             Ok(Message::Quit) | Err(RecvTimeoutError::Disconnected) => return true,
         }
@@ -236,13 +272,13 @@ fn gather(inbox: &Receiver<Message>, jobs: &mut Vec<Box<dyn Job>>, last: &Last) 
     false
 }
 
-fn run_batch(disk: &Disk, keeper: &dyn Keeper, mut jobs: Vec<Box<dyn Job>>) {
+fn run_batch(disk: &Disk, callbacks: &dyn WriterCallbacks, mut jobs: Vec<Box<dyn Job>>) {
     let outcome = match disk.has_room() {
-        true => commit(disk, keeper, |tx| jobs.iter_mut().try_for_each(|job| job.run(tx))),
+        true => commit(disk, callbacks, |tx| jobs.iter_mut().try_for_each(|job| job.run(tx))),
         false => Err((disk_full(&disk.name), None)),
     };
     if let Err((_, Some(why))) = outcome {
-        keeper.undone(why);
+        callbacks.undone(why);
     }
     for job in jobs {
         job.finish(outcome.clone().map_err(|(error, _)| error));
@@ -252,7 +288,7 @@ fn run_batch(disk: &Disk, keeper: &dyn Keeper, mut jobs: Vec<Box<dyn Job>>) {
 /// Commits one transaction. On an error, returns whether in-memory state must be read again.
 fn commit(
     disk: &Disk,
-    keeper: &dyn Keeper,
+    callbacks: &dyn WriterCallbacks,
     work: impl FnOnce(&mut Tx<'_>) -> Tried<()>,
 ) -> std::result::Result<(), (Error, Option<Undone>)> {
     let told = |fault: Fault| {
@@ -266,18 +302,102 @@ fn commit(
     let txn = database.begin_write().map_err(|e| told(e.into()))?;
     let ran = {
         let mut tx = Tx::new(&txn);
-        work(&mut tx).and_then(|()| keeper.stamp(&mut tx)).map(|()| tx.into_aftermath())
+        work(&mut tx).and_then(|()| callbacks.stamp(&mut tx)).map(|()| tx.into_commit_effects())
     };
     match ran {
-        Ok(aftermath) => {
+        Ok(effects) => {
             txn.commit().map_err(|e| told(e.into()))?;
-            keeper.committed(aftermath.changed);
-            aftermath.then.into_iter().for_each(|change| change());
+            callbacks.committed(effects.changed);
+            effects.then.into_iter().for_each(|change| change());
             Ok(())
         }
         Err(fault) => {
             let _ = txn.abort();
             Err(told(fault))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::mpsc::sync_channel;
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    struct NoCallbacks;
+
+    impl WriterCallbacks for NoCallbacks {
+        fn stamp(&self, _: &mut Tx<'_>) -> Tried<()> {
+            Ok(())
+        }
+        fn committed(&self, _: Changed) {}
+        fn tick(&self) -> Option<Chore<'_>> {
+            None
+        }
+        fn undone(&self, _: Undone) {}
+    }
+
+    type Order = Arc<Mutex<Vec<&'static str>>>;
+
+    fn noted(order: &Order, what: &'static str) -> impl FnOnce(&mut Tx<'_>) -> Tried<()> + use<> {
+        let order = order.clone();
+        move |_| {
+            order.lock().unwrap().push(what);
+            Ok(())
+        }
+    }
+
+    /// The order in which jobs run that all wait when the writer becomes free. The names of sweeps
+    /// begin with `s`.
+    fn order_of(jobs: &[&'static str]) -> Vec<&'static str> {
+        let bytes = || -> Box<dyn redb::StorageBackend> {
+            Box::new(redb::backends::InMemoryBackend::new())
+        };
+        let disk = Disk::in_memory(Box::new(bytes), 1 << 20);
+        disk.open(|_| Ok(())).unwrap();
+        let callbacks: Arc<dyn WriterCallbacks> = Arc::new(NoCallbacks);
+        let writer = Writer::threaded(Arc::new(disk), Arc::downgrade(&callbacks)).unwrap();
+        let (begun, has_begun) = sync_channel::<()>(1);
+        let (free, is_free) = sync_channel::<()>(1);
+        let blocks = move |_: &mut Tx<'_>| {
+            let _ = begun.send(());
+            let _ = is_free.recv();
+            Ok(())
+        };
+        // A job is sent when its call is polled for the first time.
+        let mut first = writer.write(blocks, |()| {}).boxed_local();
+        assert!((&mut first).now_or_never().is_none());
+        has_begun.recv().unwrap();
+        let order = Order::default();
+        let mut waiting = vec![first];
+        for name in jobs {
+            let job = noted(&order, name);
+            let mut call = match name.starts_with('s') {
+                true => writer.sweep(job, |()| {}).boxed_local(),
+                false => writer.write(job, |()| {}).boxed_local(),
+            };
+            assert!((&mut call).now_or_never().is_none());
+            waiting.push(call);
+        }
+        free.send(()).unwrap();
+        futures::executor::block_on(futures::future::try_join_all(waiting)).unwrap();
+        writer.quit();
+        order.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn callers_come_before_the_next_batch_of_a_sweep() {
+        assert_eq!(order_of(&["s1", "s2", "a", "s3", "b"]), ["a", "b", "s1", "s2", "s3"]);
+    }
+
+    #[test]
+    fn a_sweep_waits_for_one_batch_of_callers() {
+        let callers = vec!["a"; BATCH_MAX];
+        let order = order_of(&[&["s1"][..], &callers, &["b", "c"]].concat());
+        let at = |name| order.iter().position(|ran| *ran == name).unwrap();
+        assert_eq!((at("s1"), at("b")), (BATCH_MAX, BATCH_MAX + 1));
     }
 }

@@ -18,13 +18,14 @@ use crate::availability::log::LogStatus;
 use crate::availability::rows::ProviderRow;
 use crate::fault::Tried;
 use crate::owners::batch::{Removed, Run};
+use crate::receipt_row;
 use crate::services::term_is_over;
 use crate::tables::number;
 use crate::tx::Tx;
 
 /// The receipt's `removed`: enough to tell whether the provider was toggled since.
 #[derive(Debug, Serialize, Deserialize)]
-struct Was {
+struct FlippedProvider {
     is_online: bool,
     last_online_ms: Option<u64>,
     last_heartbeat_ms: Option<u64>,
@@ -113,12 +114,12 @@ impl Core {
         let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
             return refused(format!("there is no receipt {id}, or it is past its retention"), None);
         };
-        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let (now_ms, key) = (self.store_clock.now_ms(), receipt.key.clone());
         let Some(mut row) = self.provider(tx, &key)? else {
             return refused(format!("there is no provider `{key}`"), None);
         };
-        let was: Was = serde_json::from_value(receipt.removed.clone())?;
+        let was: FlippedProvider = serde_json::from_value(receipt.removed.clone())?;
         if let Some(why) = taken(&receipt, &row, &was) {
             return refused(why, Some(row.state(&key, now_ms)));
         }
@@ -128,7 +129,7 @@ impl Core {
         self.put_row(tx, &key, row)?;
         self.write_log(tx, &key, LogStatus::Online, now_ms)?;
         receipt.restored_ms = Some(now_ms);
-        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
         let (key, owner) = (key.to_string(), receipt.owner.to_string());
         Ok((Restored::Restored { key, owner, incarnation: state.epoch }, Some(state)))
     }
@@ -149,7 +150,7 @@ fn judge(row: &ProviderRow, flip: &Flip, stale_ms: u64, now_ms: u64) -> Option<R
 }
 
 /// Why the provider cannot be set online again.
-fn taken(receipt: &Receipt, row: &ProviderRow, was: &Was) -> Option<String> {
+fn taken(receipt: &Receipt, row: &ProviderRow, was: &FlippedProvider) -> Option<String> {
     let (id, key) = (&receipt.id, &receipt.key);
     if receipt.restored_ms.is_some() {
         return Some(format!("`{key}` was put back from {id} before"));
@@ -173,7 +174,7 @@ fn note(
 ) -> Tried<Receipt> {
     let overdue_ms = flip.silent_ms.map_or(0, |silent_ms| silent_ms.saturating_sub(stale_ms));
     let late_ms = flip.decided_ago_ms.saturating_add(overdue_ms);
-    let what = serde_json::to_value(Was {
+    let what = serde_json::to_value(FlippedProvider {
         is_online: was.is_online,
         last_online_ms: was.last_online_ms,
         last_heartbeat_ms: was.last_heartbeat_ms,

@@ -34,7 +34,7 @@ pub struct LogRow {
 }
 
 impl LogRow {
-    fn flap(&self) -> OnlineToggle {
+    fn toggle(&self) -> OnlineToggle {
         OnlineToggle { online: self.status == LogStatus::Online, at_ms: self.at_ms }
     }
 }
@@ -108,7 +108,7 @@ impl EmbeddedTruth {
             let rows = index.range(&*from..=&*to)?.rev().take(limit).map(|key| {
                 let seq = split_queued(key?.0.value()).map_or(0, |(_, seq)| seq);
                 match log.get(&number(seq)[..])? {
-                    Some(row) => read_row(&number(seq), row.value()).map(|row| row.flap()),
+                    Some(row) => read_row(&number(seq), row.value()).map(|row| row.toggle()),
                     None => Err(Fault::row(format!("log row {seq} of provider `{id}` is missing"))),
                 }
             });

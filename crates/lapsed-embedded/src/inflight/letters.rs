@@ -4,7 +4,7 @@
 use lapsed_core::Name;
 use lapsed_core::inflight::RecoveredJob;
 use lapsed_core::inflight::rules::{OnDeath, QueueEnd};
-use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::receipt::ReceiptId;
 use lapsed_core::system::Restored;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +12,7 @@ use crate::fault::Tried;
 use crate::inflight::Core;
 use crate::inflight::job_index::JobLocation;
 use crate::inflight::rows::{Body, Head, split};
+use crate::receipt_row;
 use crate::tables::number;
 use crate::tx::Tx;
 
@@ -36,7 +37,7 @@ impl Core {
         let row = self.take_dead_letter(tx, id)?;
         let (_, body) = split(&row)?;
         let head = Head { crashes: Vec::new(), ..body.head()? };
-        let bytes = head.bytes()?;
+        let bytes = head.bytes();
         self.put_on(tx, self.return_queue(&head), end, id, Body { head: &bytes, ..body })?;
         Ok(true)
     }
@@ -58,7 +59,7 @@ impl Core {
                 "there is no receipt {receipt_id}, or it is past its retention"
             ));
         };
-        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let id = receipt.key.clone();
         if receipt.restored_ms.is_some() {
             return refused(format!("`{id}` was put back from {receipt_id} before"));
@@ -68,7 +69,7 @@ impl Core {
             return refused(why);
         }
         receipt.restored_ms = Some(self.store_clock.now_ms());
-        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
         let (key, owner) = (id.to_string(), receipt.owner.to_string());
         Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
     }
@@ -106,7 +107,7 @@ impl Core {
             on_death: kept.on_death,
             crashes_max: kept.crashes_max,
         };
-        let bytes = head.bytes()?;
+        let bytes = head.bytes();
         let body = Body { head: &bytes, payload: payload.as_bytes() };
         self.put_on(tx, self.return_queue(&head), QueueEnd::Front, id, body)?;
         // It is no longer dropped, so the totals must count it only where it is.

@@ -49,7 +49,7 @@ impl Core {
                 answers.push(Enqueued::Exists);
                 continue;
             }
-            let head = Head::of(job, now_ms).bytes()?;
+            let head = Head::of(job, now_ms).bytes();
             let body = Body { head: &head, payload: job.payload.as_bytes() };
             self.put_on(tx, &job.queue, QueueEnd::Back, &job.id, body)?;
             self.account(tx).entered += 1;
@@ -143,7 +143,7 @@ impl Core {
             Some(_) => return Ok(Tracked::Taken),
             None => {}
         }
-        let head = Head::of(job, now_ms).bytes()?;
+        let head = Head::of(job, now_ms).bytes();
         let body = Body { head: &head, payload: job.payload.as_bytes() };
         let token = self.hold(tx, slot, &job.id, body, now_ms)?;
         self.account(tx).entered += 1;

@@ -136,7 +136,7 @@ impl Core {
         let mut kept = self.kept(&head, dead.token, now_ms);
         match decision {
             JobDecision::PutBack(QueueEnd::Back) => {
-                let bytes = head.bytes()?;
+                let bytes = head.bytes();
                 self.put_on(
                     tx,
                     self.return_queue(&head),
@@ -152,12 +152,12 @@ impl Core {
             JobDecision::Move => {
                 let to = self.recovery.move_to.clone().unwrap_or_else(|| head.queue.clone());
                 head.queue = to.clone();
-                let bytes = head.bytes()?;
+                let bytes = head.bytes();
                 self.put_on(tx, &to, QueueEnd::Back, id, Body { head: &bytes, ..body })?;
                 kept.recovered.moved_to = Some(to);
             }
             JobDecision::DeadLetter(why) => {
-                let bytes = head.bytes()?;
+                let bytes = head.bytes();
                 let death = Death { why, at_ms: now_ms, error: None };
                 self.make_dead_letter(tx, id, Body { head: &bytes, ..body }, &death)?;
                 (kept.recovered.did, kept.recovered.why) = (RecoveryAction::DeadLetter, Some(why));
@@ -182,6 +182,7 @@ impl Core {
             why: None,
             payload: None,
             moved_to: None,
+            due_ms: None,
             kept_in: None,
             how_sure: None,
         };
@@ -192,7 +193,7 @@ impl Core {
     fn to_the_front(&self, tx: &mut Tx<'_>, mut returning: Vec<Returning>) -> Tried<()> {
         returning.sort_by_key(|job| std::cmp::Reverse(job.token));
         for Returning { id, head, payload, .. } in &returning {
-            let bytes = head.bytes()?;
+            let bytes = head.bytes();
             let body = Body { head: &bytes, payload };
             self.put_on(tx, self.return_queue(head), QueueEnd::Front, id, body)?;
         }
@@ -248,7 +249,9 @@ impl Sweep for EmbeddedInflight {
         }
         let clock = self.owner_service.inner.clock.clone();
         let job = move |core: &Core, tx: &mut Tx<'_>| core.reclaim(tx, &batch, &*clock);
-        Ok(self.write(job, durable).await?.0)
+        let core = self.core.clone();
+        let job = move |tx: &mut Tx<'_>| job(&core, tx);
+        Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {

@@ -3,28 +3,30 @@
 //!
 //! `length of the mark, length of the head (4 bytes each, big-endian), mark, head, payload`. The mark
 //! of a queued job is its id; of one in flight its claim, token and since when (8 bytes each); of a
-//! dead letter a [`Death`] as JSON. The head is a [`Head`] as JSON.
+//! dead letter a [`Death`] as JSON. The head is a [`Head`].
 
 use lapsed_core::Name;
 use lapsed_core::inflight::NewJob;
 use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath};
 use serde::{Deserialize, Serialize};
 
+use crate::compact::{RowReader, RowWriter};
 use crate::fault::{Fault, Tried};
 use crate::tables::{pair, split_pair};
 
 /// What is known of a job, wherever it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(Serialize))]
 pub(super) struct Head {
     /// Its own queue, also while the job is on the outbox.
     pub queue: Name,
     pub entered_ms: u64,
     /// When workers died with this job, as far as they were within the window at the last death.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub crashes: Vec<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub on_death: Option<OnDeath>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub crashes_max: Option<u32>,
 }
 
@@ -39,8 +41,26 @@ impl Head {
         }
     }
 
-    pub fn bytes(&self) -> Tried<Vec<u8>> {
-        Ok(serde_json::to_vec(self)?)
+    pub fn bytes(&self) -> Vec<u8> {
+        let Head { queue, entered_ms, crashes, on_death, crashes_max } = self;
+        let row = RowWriter::new()
+            .text(queue.as_str())
+            .number(*entered_ms)
+            .option(*on_death, |row, on_death| row.text(on_death.as_str()))
+            .option(*crashes_max, |row, max| row.number(max.into()))
+            .number(crashes.len() as u64);
+        crashes.iter().fold(row, |row, at_ms| row.number(*at_ms)).finish()
+    }
+
+    fn read(head: &[u8]) -> Tried<Head> {
+        let Some(mut row) = RowReader::new(head)? else { return Ok(serde_json::from_slice(head)?) };
+        let (queue, entered_ms) = (row.name()?, row.number()?);
+        let on_death = row.option(read_on_death)?;
+        let crashes_max = row.option(RowReader::number)?.map(u32::try_from).transpose();
+        let crashes_max = crashes_max.map_err(|_| Fault::row("a job has too high a limit"))?;
+        let count = row.number()?;
+        let crashes = (0..count).map(|_| row.number()).collect::<Tried<_>>()?;
+        row.finish(Head { queue, entered_ms, crashes, on_death, crashes_max })
     }
 }
 
@@ -62,7 +82,7 @@ pub(super) struct Body<'a> {
 
 impl<'a> Body<'a> {
     pub fn head(&self) -> Tried<Head> {
-        Ok(serde_json::from_slice(self.head)?)
+        Head::read(self.head)
     }
 
     pub fn payload(&self) -> Tried<String> {
@@ -80,6 +100,12 @@ impl<'a> Body<'a> {
         row.extend_from_slice(self.payload);
         row
     }
+}
+
+fn read_on_death(row: &mut RowReader<'_>) -> Tried<OnDeath> {
+    let word = row.text()?;
+    let known = OnDeath::ALL.iter().find(|known| known.as_str() == word);
+    known.copied().ok_or_else(|| Fault::row("a job has an end that is not known"))
 }
 
 /// Splits a row into mark and body.
@@ -114,6 +140,24 @@ pub(super) fn split_claim(mark: &[u8]) -> Tried<(u64, u64)> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_head_is_read_as_this_and_older_versions_wrote_it() {
+        let queue = Name::new("mail").unwrap();
+        let plain = Head::of(&NewJob::new(queue.clone(), queue, "p"), 1_700_000_000_000);
+        let full = OnDeath::ALL.iter().map(|on_death| Head {
+            crashes: vec![1, 1_700_000_000_000],
+            on_death: Some(*on_death),
+            crashes_max: Some(u32::MAX),
+            ..plain.clone()
+        });
+        for head in full.chain([plain.clone()]) {
+            let row = head.bytes();
+            assert_eq!(Head::read(&row).unwrap(), head);
+            assert!(Head::read(&row[..row.len() - 1]).is_err());
+            assert_eq!(Head::read(&serde_json::to_vec(&head).unwrap()).unwrap(), head);
+        }
+    }
 
     proptest! {
         #[test]

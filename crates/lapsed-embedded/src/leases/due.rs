@@ -11,16 +11,16 @@ use lapsed_core::leases::{DECISIONS, Decision, LeaseToken};
 /// Position in the index: deadline, then kind and key. A decision sorts after leases of the same
 /// instant, whose staged work may need it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct DuePosition {
     pub deadline_ms: u64,
     is_decision: bool,
     pub subject: Name,
 }
 
-impl Place {
-    pub fn new(deadline_ms: u64, subject: Name) -> Place {
+impl DuePosition {
+    pub fn new(deadline_ms: u64, subject: Name) -> DuePosition {
         let is_decision = subject.as_str().starts_with(DECISIONS);
-        Place { deadline_ms, is_decision, subject }
+        DuePosition { deadline_ms, is_decision, subject }
     }
 }
 
@@ -69,7 +69,7 @@ impl Term {
 
 #[derive(Default)]
 pub(super) struct Due {
-    by_deadline: BTreeMap<Place, Term>,
+    by_deadline: BTreeMap<DuePosition, Term>,
     leases: u64,
 }
 
@@ -86,13 +86,13 @@ impl Due {
     /// Records that a row has changed.
     pub fn change(&mut self, subject: &Name, before: Option<Entry>, after: Option<Entry>) {
         if let Some((deadline_ms, term)) = before
-            && self.by_deadline.remove(&Place::new(deadline_ms, subject.clone())).is_some()
+            && self.by_deadline.remove(&DuePosition::new(deadline_ms, subject.clone())).is_some()
         {
             self.leases -= u64::from(term.is_lease());
         }
         if let Some((deadline_ms, term)) = after {
             self.leases += u64::from(term.is_lease());
-            self.by_deadline.insert(Place::new(deadline_ms, subject.clone()), term);
+            self.by_deadline.insert(DuePosition::new(deadline_ms, subject.clone()), term);
         }
     }
 
@@ -113,10 +113,10 @@ impl Due {
     /// Up to `limit` expired entries after `after`, the oldest first.
     pub fn page(
         &self,
-        after: Option<Place>,
+        after: Option<DuePosition>,
         at: &ClockReading,
         limit: usize,
-    ) -> Vec<(Place, Term)> {
+    ) -> Vec<(DuePosition, Term)> {
         let over = self.past(after, at).filter(|(place, term)| term.is_over(place.deadline_ms, at));
         over.take(limit).map(|(place, term)| (place.clone(), term.clone())).collect()
     }
@@ -124,9 +124,9 @@ impl Due {
     /// All entries past their deadline, whether or not they are spared.
     fn past(
         &self,
-        after: Option<Place>,
+        after: Option<DuePosition>,
         at: &ClockReading,
-    ) -> impl Iterator<Item = (&Place, &Term)> {
+    ) -> impl Iterator<Item = (&DuePosition, &Term)> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let at = *at;
         self.by_deadline
@@ -155,10 +155,10 @@ mod tests {
         let at = ClockReading::exact(420, 400);
         let expected = Counts { leases: 3, over: 2, spared: 1, oldest_ms: Some(110) };
         assert_eq!(due.count(&at), expected);
-        let page = |after, at: &ClockReading, limit| -> Vec<Place> {
+        let page = |after, at: &ClockReading, limit| -> Vec<DuePosition> {
             due.page(after, at, limit).into_iter().map(|(place, _)| place).collect()
         };
-        let place = |ms, text| Place::new(ms, name(text));
+        let place = |ms, text| DuePosition::new(ms, name(text));
         let (t, new) = (place(110, ".txn-decisions/t"), place(120, "new"));
         assert_eq!(page(None, &at, 9), [t.clone(), new.clone()]);
         assert_eq!(page(Some(t), &at, 9), [new]);

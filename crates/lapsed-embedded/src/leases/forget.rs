@@ -18,7 +18,7 @@ use lapsed_core::leases::rules::{ClockReading, IdleRecord, LeaseRecord};
 
 use crate::fault::Tried;
 use crate::leases::rows::{row_key, split_row};
-use crate::leases::{Core, EmbeddedLeases};
+use crate::leases::{Core, EmbeddedLeases, record_row};
 use crate::tables::{number, to_number};
 use crate::tx::Tx;
 
@@ -94,7 +94,7 @@ impl EmbeddedLeases {
                 if idle.len() == max {
                     return Ok((idle, Some(key.value().to_vec())));
                 }
-                let record: LeaseRecord = serde_json::from_slice(record.value())?;
+                let record = record_row::read(record.value())?;
                 if self.core.is_idle(&record, &at) {
                     idle.push(split_row(key.value())?);
                 }

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 
 use lapsed_core::leases::Subject;
-use lapsed_core::leases::rules::{DecisionMarker, LeaseRecord};
+use lapsed_core::leases::rules::DecisionMarker;
 use lapsed_core::{Name, Result};
 use redb::{ReadTransaction, ReadableTable};
 
 use crate::StoredSystem;
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
-use crate::leases::Core;
 use crate::leases::due::{Due, of_marker, of_record};
 use crate::leases::rows::split_row;
+use crate::leases::{Core, record_row};
 use crate::owners::OwnerTable;
 use crate::owners::load::open;
 
@@ -22,7 +22,7 @@ impl Core {
         if let Some(leases) = open(txn, &self.tables.leases)? {
             for row in leases.iter()? {
                 let (key, record) = row?;
-                let record: LeaseRecord = serde_json::from_slice(record.value())?;
+                let record = record_row::read(record.value())?;
                 let key = split_row(key.value())?;
                 due.change(&key.subject(), None, of_record(&record));
             }

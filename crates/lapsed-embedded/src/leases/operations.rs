@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::fault::Tried;
 use crate::leases::rows::{due_ms, expiry, prefix, prefix_end, row_key, split_row};
-use crate::leases::{Core, EmbeddedLeases};
+use crate::leases::{Core, EmbeddedLeases, record_row};
 use crate::owners::load::open;
 use crate::tx::Tx;
 
@@ -130,7 +130,7 @@ impl EmbeddedLeases {
     pub(super) fn read_record(&self, key: &LeaseKey) -> Result<Option<LeaseRecord>> {
         let record = self.read(&self.core.tables.leases, |table| {
             let row = table.get(&*row_key(key))?;
-            Ok(row.map(|row| serde_json::from_slice(row.value())).transpose()?)
+            row.map(|row| record_row::read(row.value())).transpose()
         })?;
         Ok(record.flatten())
     }
@@ -205,7 +205,7 @@ impl LeasesStore for EmbeddedLeases {
             rows.take(limit)
                 .map(|row| {
                     let (key, record) = row?;
-                    let record: LeaseRecord = serde_json::from_slice(record.value())?;
+                    let record = record_row::read(record.value())?;
                     Ok(LeaseInfo::new(&split_row(key.value())?, record, &at))
                 })
                 .collect()

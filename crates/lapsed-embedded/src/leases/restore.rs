@@ -2,12 +2,13 @@
 
 use lapsed_core::leases::rules::{AcquireOutcome, ClearedLease, DecisionMarker};
 use lapsed_core::leases::{LeaseKey, RemovedLease, Subject};
-use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::receipt::ReceiptId;
 use lapsed_core::system::Restored;
 use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::leases::Core;
+use crate::receipt_row;
 use crate::tables::number;
 use crate::tx::Tx;
 
@@ -21,7 +22,7 @@ impl Core {
             let why = format!("there is no receipt {id}, or it is past its retention");
             return Ok(Restored::Refused { why });
         };
-        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         if receipt.restored_ms.is_some() {
             let why = format!("`{}` was put back from {id} before", receipt.key);
             return Ok(Restored::Refused { why });
@@ -40,7 +41,7 @@ impl Core {
             Err(why) => Ok(Restored::Refused { why }),
             Ok(incarnation) => {
                 receipt.restored_ms = Some(self.store_clock.now_ms());
-                tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+                tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
                 let (key, owner) = (receipt.key.to_string(), receipt.owner.to_string());
                 Ok(Restored::Restored { key, owner, incarnation })
             }

@@ -10,8 +10,8 @@ use lapsed_core::sweep::BatchId;
 use lapsed_core::{Name, Result};
 
 use crate::fault::{Fault, Tried};
-use crate::leases::Core;
 use crate::leases::due::{of_marker, of_record};
+use crate::leases::{Core, record_row};
 use crate::owners::batch::{Removed, Run};
 use crate::tx::Tx;
 
@@ -56,7 +56,7 @@ pub(super) fn split_row(bytes: &[u8]) -> Tried<LeaseKey> {
 impl Core {
     pub(super) fn record(&self, tx: &mut Tx<'_>, key: &LeaseKey) -> Tried<Option<LeaseRecord>> {
         let row = tx.get(&self.tables.leases, &row_key(key))?;
-        Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
+        row.map(|row| record_row::read(&row)).transpose()
     }
 
     pub(super) fn put_record(
@@ -66,7 +66,7 @@ impl Core {
         before: Option<&LeaseRecord>,
         record: &LeaseRecord,
     ) -> Tried<()> {
-        tx.put(&self.tables.leases, &row_key(key), &serde_json::to_vec(record)?)?;
+        tx.put(&self.tables.leases, &row_key(key), &record_row::write(record)?)?;
         let (before, after) = (before.and_then(of_record), of_record(record));
         if before == after {
             return Ok(());

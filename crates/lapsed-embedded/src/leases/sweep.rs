@@ -19,7 +19,7 @@ use lapsed_core::sweep::{
 use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::fault::Tried;
-use crate::leases::due::{Place, Term};
+use crate::leases::due::{DuePosition, Term};
 use crate::leases::{Core, EmbeddedLeases};
 use crate::owners::batch::{Run, durable};
 use crate::tx::Tx;
@@ -117,7 +117,7 @@ impl EmbeddedLeases {
 }
 
 /// Converts an index entry to a suspect.
-fn suspect((place, term): (Place, Term)) -> Result<Suspect> {
+fn suspect((place, term): (DuePosition, Term)) -> Result<Suspect> {
     let (owner, token, reason) = match term {
         Term::Lease { owner, token, .. } => (owner, token.0, Reason::LeaseExpired),
         Term::Decision(decision) => (Name::new(decision.as_str())?, 0, Reason::DecisionExpired),
@@ -126,11 +126,11 @@ fn suspect((place, term): (Place, Term)) -> Result<Suspect> {
     Ok(Suspect { key, owner, incarnation: Incarnation(token), deadline_ms, reason })
 }
 
-fn place(cursor: &Cursor) -> Result<Option<Place>> {
+fn place(cursor: &Cursor) -> Result<Option<DuePosition>> {
     let Some(text) = &cursor.0 else { return Ok(None) };
     let split = || {
         let (deadline_ms, key) = text.split_once(':')?;
-        Some(Place::new(deadline_ms.parse().ok()?, Name::new(key).ok()?))
+        Some(DuePosition::new(deadline_ms.parse().ok()?, Name::new(key).ok()?))
     };
     match split() {
         Some(place) => Ok(Some(place)),
@@ -197,7 +197,7 @@ impl Sweep for EmbeddedLeases {
             };
             core.carry_out(tx, &batch, &*clock, one)
         };
-        Ok(self.owner_service.inner.writer.write(job, durable).await?.0)
+        Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {

@@ -20,6 +20,7 @@ use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect}
 use crate::fault::Tried;
 use crate::owners::OwnerTable;
 use crate::owners::slot::Slot;
+use crate::receipt_row;
 use crate::services::term_holds;
 use crate::tables::{batch_key, number, pair};
 use crate::tx::Tx;
@@ -152,7 +153,7 @@ impl OwnerTable {
             incarnation: Incarnation(removed.incarnation),
             reason: removed.reason,
             evidence: Evidence {
-                clock: "embedded".to_owned(),
+                clock: receipt_row::CLOCK.to_owned(),
                 deadline_ms: removed.deadline_ms,
                 judged_ms: now_ms,
                 late_ms: now_ms.saturating_sub(removed.deadline_ms),
@@ -163,7 +164,7 @@ impl OwnerTable {
             at_ms: now_ms,
             restored_ms: None,
         };
-        let row = serde_json::to_vec(&receipt)?;
+        let row = receipt_row::write(&receipt)?;
         tx.put(&self.tables.receipts, &number(receipt.id.seq), &row)?;
         Ok(receipt)
     }

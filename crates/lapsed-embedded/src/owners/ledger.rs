@@ -15,6 +15,7 @@ use crate::fault::Tried;
 use crate::owners::load::open;
 use crate::owners::slot::Slot;
 use crate::owners::{OwnerService, OwnerTable};
+use crate::receipt_row;
 use crate::services::term_holds;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
 use crate::tx::Tx;
@@ -33,7 +34,7 @@ impl Inner {
             let Some(table) = open(&txn, &Tables::of(id).receipts)? else { return Ok(Vec::new()) };
             let one = |row: std::result::Result<_, redb::StorageError>| {
                 let (_, value): (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>) = row?;
-                Ok(serde_json::from_slice(value.value())?)
+                receipt_row::read(value.value(), id)
             };
             match query.after {
                 Some(after) => {
@@ -67,7 +68,9 @@ impl OwnerService {
         let done = |(_, ended): &(Tidied, Vec<Arc<Slot>>)| {
             ended.iter().for_each(|slot| slot.end_is_durable());
         };
-        Ok(self.write(move |owners, tx| owners.tidy(tx, &limits), done).await?.0)
+        let owners = self.owners.clone();
+        let job = move |tx: &mut Tx<'_>| owners.tidy(tx, &limits);
+        Ok(self.inner.writer.sweep(job, done).await?.0)
     }
 }
 
@@ -137,10 +140,10 @@ impl OwnerTable {
         let empty = {
             let mut due = self.index.due();
             due.advance(now_ms, back_ms);
-            due.reclaimable((0, 0), limits.undeclared_max, limits.rows, true)
+            due.overdue_empty(limits.undeclared_max, limits.rows)
         };
         let mut ended = Vec::new();
-        for (_, slot) in empty {
+        for slot in empty {
             let own = lapsed_core::owner::Incarnation(slot.incarnation);
             let may_end = |state: &IncarnationState| {
                 let case =
@@ -160,7 +163,7 @@ impl OwnerTable {
         let keep_from = next.saturating_sub(limits.retention.count);
         let mut old: Vec<Receipt> = Vec::new();
         for row in tx.table(&self.tables.receipts)?.iter()?.take(limits.rows) {
-            let receipt: Receipt = serde_json::from_slice(row?.1.value())?;
+            let receipt = receipt_row::read(row?.1.value(), &self.id)?;
             let aged = now_ms.saturating_sub(receipt.at_ms) > limits.retention.age_ms;
             if receipt.id.seq >= keep_from && !aged {
                 break;

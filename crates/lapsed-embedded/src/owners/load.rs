@@ -51,7 +51,7 @@ impl OwnerTable {
                     continue;
                 }
                 self.store_clock.mind_ttl(row.ttl_ms);
-                let slot = Arc::new(Slot::from_row(self.store_clock.clone(), incarnation, &row));
+                let slot = Arc::new(Slot::from_row(self.slots.clone(), incarnation, &row));
                 slot.set_held(count);
                 self.index.add(slot, now_ms, back_ms);
             }

@@ -9,7 +9,7 @@ use lapsed_core::{Error, Name, Result};
 use crate::fault::{Fault, Tried};
 use crate::owners::load::open;
 use crate::owners::slot::Slot;
-use crate::owners::{OwnerService, OwnerTable, ResolvedClaim, unknown_claim};
+use crate::owners::{Found, OwnerService, OwnerTable, ResolvedClaim, UnlessEnded, unknown_claim};
 use crate::requests::Requests;
 use crate::store_clock::StoreClock;
 use crate::tables::{held_key, number, split_held};
@@ -29,13 +29,8 @@ impl OwnerTable {
         let incarnation = tx.take_numbers(&self.tables.next_incarnation, 1)?;
         let (now_ms, back_ms) = self.look();
         self.store_clock.mind_ttl(ttl_ms);
-        let slot = Arc::new(Slot::pending(
-            self.store_clock.clone(),
-            name.clone(),
-            incarnation,
-            ttl_ms,
-            now_ms,
-        ));
+        let slot =
+            Arc::new(Slot::pending(self.slots.clone(), name.clone(), incarnation, ttl_ms, now_ms));
         let mut row = slot.row();
         row.deadline_ms = now_ms + ttl_ms;
         tx.put(&self.tables.owners, &number(incarnation), &serde_json::to_vec(&row)?)?;
@@ -86,6 +81,24 @@ pub(crate) fn begun(slot: &Slot) -> Beat {
 }
 
 impl OwnerService {
+    /// Runs a job that needs only the owners.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&OwnerTable, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        done: impl FnOnce(&T) + Send + 'static,
+    ) -> Result<T> {
+        let owners = self.owners.clone();
+        self.inner.writer.write(move |tx| work(&owners, tx), done).await
+    }
+
+    /// The result of a job, or `Lost` if it would have acted for an ended incarnation.
+    pub async fn acted<T>(&self, acted: UnlessEnded<T>) -> Result<T> {
+        match acted {
+            UnlessEnded::Done(value) => Ok(value),
+            UnlessEnded::Ended(slot) => Err(self.lost(&slot).await),
+        }
+    }
+
     /// The error for an ended incarnation. It is returned only after the end is durable: a failed
     /// commit may have left the end in memory only, and after a restart the incarnation would be
     /// alive again.
@@ -138,11 +151,11 @@ impl OwnerService {
     }
 
     /// Waits until all commits that are under way are durable.
-    pub(super) async fn settle_commits(&self) -> Result<()> {
+    async fn settle_commits(&self) -> Result<()> {
         self.inner.writer.write(|_| Ok(()), |()| {}).await
     }
 
-    pub(super) async fn start_unless_known(&self, owner: &Name) -> Result<Option<Beat>> {
+    async fn start_unless_known(&self, owner: &Name) -> Result<Option<Beat>> {
         let (name, ttl_ms) = (owner.clone(), self.owners.ttl_unless_told());
         let store_clock = self.owners.store_clock.clone();
         let started = self.write(
@@ -189,6 +202,22 @@ impl OwnerService {
         match self.write(job, done).await? {
             StartedOnce::Now(slot) => Ok(begun(&slot)),
             StartedOnce::Before(beat) => Ok(beat),
+        }
+    }
+
+    pub async fn beat(&self, claim: &Claim) -> Result<Beat> {
+        loop {
+            match self.owners.beat(claim) {
+                Found::Answer(beat) => return Ok(beat),
+                Found::Ended(slot) => return Err(self.lost(&slot).await),
+                Found::Stranger => return Err(unknown_claim(claim)),
+                Found::Pending => self.settle_commits().await?,
+                Found::Nobody => {
+                    if let Some(beat) = self.start_unless_known(&claim.owner).await? {
+                        return Ok(beat);
+                    }
+                }
+            }
         }
     }
 

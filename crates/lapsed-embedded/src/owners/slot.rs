@@ -1,7 +1,7 @@
 //! One incarnation in memory. A heartbeat changes nothing else.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lapsed_core::Name;
 use lapsed_core::owner::{BeatHandle, Ending, Incarnation, OwnerInfo};
@@ -14,6 +14,39 @@ use crate::tables::{EndRow, OwnerRow};
 const ENDED: u64 = 0;
 /// The deadline of an incarnation whose start is not durable yet: no caller may learn of it.
 const PENDING: u64 = 1;
+
+/// In [`Slot::held`]: the incarnation is in one of the lists of reclaimable ones.
+const WATCHED: u64 = 1 << 63;
+/// In [`Slot::held`]: a change was reported and not yet looked at.
+const REPORTED: u64 = 1 << 62;
+/// In [`Slot::held`]: the number of entries.
+const COUNT: u64 = REPORTED - 1;
+
+/// What all incarnations of one system share.
+pub(crate) struct SlotContext {
+    store_clock: Arc<StoreClock>,
+    /// The number of entries of all watched incarnations.
+    suspects: AtomicU64,
+    /// Watched incarnations whose deadline or first or last entry has changed.
+    changed: Mutex<Vec<u64>>,
+}
+
+impl SlotContext {
+    pub fn new(store_clock: Arc<StoreClock>) -> Arc<Self> {
+        let (suspects, changed) = (AtomicU64::new(0), Mutex::default());
+        Arc::new(SlotContext { store_clock, suspects, changed })
+    }
+
+    pub fn suspects(&self) -> u64 {
+        // A change that is under way in another thread may be counted in two steps.
+        self.suspects.load(Ordering::Acquire).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// The incarnations that have reported a change since the last call.
+    pub fn take_changed(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// Result of a heartbeat in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +62,13 @@ pub(crate) enum Touched {
 pub(crate) struct Slot {
     deadline: AtomicU64,
     pub ttl_ms: u64,
-    store_clock: Arc<StoreClock>,
+    context: Arc<SlotContext>,
     pub incarnation: u64,
+    /// The number of entries, with [`WATCHED`] and [`REPORTED`].
+    held: AtomicU64,
     pub started_ms: u64,
     pub name: Name,
     mirrored: AtomicU64,
-    held: AtomicU64,
     end: OnceLock<EndRow>,
     end_durable: AtomicBool,
     end_noted: AtomicBool,
@@ -43,14 +77,14 @@ pub(crate) struct Slot {
 impl Slot {
     /// An incarnation that is about to start. It has no effect until [`Slot::begin`].
     pub fn pending(
-        store_clock: Arc<StoreClock>,
+        context: Arc<SlotContext>,
         name: Name,
         incarnation: u64,
         ttl_ms: u64,
         started_ms: u64,
     ) -> Self {
         Slot {
-            store_clock,
+            context,
             name,
             incarnation,
             ttl_ms,
@@ -64,9 +98,9 @@ impl Slot {
         }
     }
 
-    pub fn from_row(store_clock: Arc<StoreClock>, incarnation: u64, row: &OwnerRow) -> Self {
+    pub fn from_row(context: Arc<SlotContext>, incarnation: u64, row: &OwnerRow) -> Self {
         let slot =
-            Slot::pending(store_clock, row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
+            Slot::pending(context, row.name.clone(), incarnation, row.ttl_ms, row.started_ms);
         match row.end {
             Some(end) => {
                 slot.deadline.store(ENDED, Ordering::Release);
@@ -113,14 +147,20 @@ impl Slot {
                 _ if seen >= until => return Touched::Until(seen),
                 _ => {}
             }
+            // Before `held` is read, in the one order that all threads see: see `watch`.
             let swap = self.deadline.compare_exchange_weak(
                 seen,
                 until,
-                Ordering::AcqRel,
+                Ordering::SeqCst,
                 Ordering::Acquire,
             );
             match swap {
-                Ok(_) => return Touched::Until(until),
+                Ok(_) => {
+                    if self.held.load(Ordering::SeqCst) & WATCHED != 0 {
+                        self.report();
+                    }
+                    return Touched::Until(until);
+                }
                 Err(now) => seen = now,
             }
         }
@@ -189,7 +229,7 @@ impl Slot {
 
     /// The current deadline; for an ended incarnation, the one that it had when it ended.
     pub fn deadline_ms(&self) -> u64 {
-        match self.deadline.load(Ordering::Acquire) {
+        match self.deadline.load(Ordering::SeqCst) {
             ENDED => self.end.wait().deadline_ms,
             deadline => deadline,
         }
@@ -218,19 +258,66 @@ impl Slot {
     }
 
     pub fn held(&self) -> u64 {
-        self.held.load(Ordering::Acquire)
+        self.held.load(Ordering::Acquire) & COUNT
     }
 
     pub fn set_held(&self, count: u64) {
-        self.held.store(count, Ordering::Release);
+        self.change_held(|_| Some(count));
     }
 
     pub fn hold_one(&self) {
-        self.held.fetch_add(1, Ordering::AcqRel);
+        self.change_held(|held| Some(held + 1));
     }
 
     pub fn drop_one(&self) {
-        let _ = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+        self.change_held(|held| held.checked_sub(1));
+    }
+
+    fn change_held(&self, change: impl Fn(u64) -> Option<u64>) {
+        let changed = self.held.fetch_update(Ordering::SeqCst, Ordering::Acquire, |held| {
+            Some(change(held & COUNT)? | (held & !COUNT))
+        });
+        let Ok(before) = changed else { return };
+        let Some(after) = change(before & COUNT) else { return };
+        if before & WATCHED != 0 {
+            let before = before & COUNT;
+            self.context.suspects.fetch_add(after.wrapping_sub(before), Ordering::AcqRel);
+            if (before == 0) != (after == 0) {
+                self.report();
+            }
+        }
+    }
+
+    /// Marks an incarnation that is about to be listed as reclaimable. The race: a heartbeat between
+    /// judging the deadline and listing. A heartbeat changes the deadline and then looks for the
+    /// mark; the list sets the mark and then judges the deadline again. So either the heartbeat is
+    /// reported, or the list sees it.
+    pub fn watch(&self) {
+        // A change that was reported before and not taken yet is seen now, and one after this is
+        // reported again.
+        let before = self.held.fetch_update(Ordering::SeqCst, Ordering::Acquire, |held| {
+            Some((held | WATCHED) & !REPORTED)
+        });
+        let before = before.unwrap_or_else(|held| held);
+        if before & WATCHED == 0 {
+            self.context.suspects.fetch_add(before & COUNT, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes back the mark of an incarnation that is not listed any more.
+    pub fn unwatch(&self) {
+        let before = self.held.fetch_and(COUNT, Ordering::SeqCst);
+        if before & WATCHED != 0 {
+            self.context.suspects.fetch_sub(before & COUNT, Ordering::AcqRel);
+        }
+    }
+
+    /// Reports a change, once until it was looked at.
+    fn report(&self) {
+        if self.held.fetch_or(REPORTED, Ordering::SeqCst) & REPORTED == 0 {
+            let mut changed = self.context.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            changed.push(self.incarnation);
+        }
     }
 
     pub fn info(&self, back_ms: u64) -> OwnerInfo {
@@ -249,7 +336,7 @@ impl Slot {
 /// Sends heartbeats without a lookup.
 impl BeatHandle for Slot {
     fn beat(&self) -> Option<u64> {
-        match self.beat(self.store_clock.granting_ms()) {
+        match self.beat(self.context.store_clock.granting_ms()) {
             Touched::Until(deadline_ms) => Some(deadline_ms),
             Touched::Ended | Touched::Pending => None,
         }

@@ -7,6 +7,7 @@ use lapsed_core::owner::{Claim, Ending, Incarnation};
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
+use redb::ReadTransaction;
 
 use crate::fault::Fault;
 use crate::owners::load::open;
@@ -73,13 +74,14 @@ impl OwnerService {
         let reclaimable: Vec<((u64, u64), Arc<Slot>)> = {
             let mut due = self.owners.index.due();
             due.advance(now_ms, back_ms);
-            due.reclaimable(from, request.undeclared_max, request.limit, false)
+            due.reclaimable(from, request.undeclared_max, request.limit)
         };
+        let txn = self.inner.disk.read()?;
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
         for (place, slot) in reclaimable {
             let left = request.limit - page.suspects.len();
             let resumed = start.filter(|(deadline, i, _)| (*deadline, *i) == place);
-            let keys = self.held_keys(&slot, resumed.map(|(_, _, key)| key), left)?;
+            let keys = self.held_keys(&txn, &slot, resumed.map(|(_, _, key)| key), left)?;
             page.last = keys.len() < left;
             page.suspects.extend(keys.into_iter().map(|key| suspect(&slot, place.0, key)));
             if !page.last {
@@ -132,22 +134,27 @@ impl OwnerService {
                 return Err(unknown_claim(claim));
             }
         };
-        self.held_keys(&slot, after, limit)
+        self.held_keys(&self.inner.disk.read()?, &slot, after, limit)
     }
 
     /// Entries that an ended incarnation still holds, as suspects.
     pub fn held_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let ResolvedClaim::Known(slot) = self.owners.resolve(claim) else { return Ok(Vec::new()) };
         let Some(end) = slot.end() else { return Ok(Vec::new()) };
-        let keys = self.held_keys(&slot, None, limit)?;
+        let keys = self.held_keys(&self.inner.disk.read()?, &slot, None, limit)?;
         Ok(keys.into_iter().map(|key| suspect(&slot, end.deadline_ms, key)).collect())
     }
 
     /// Keys that one incarnation holds, in order, after `after`.
-    fn held_keys(&self, slot: &Slot, after: Option<&Name>, limit: usize) -> Result<Vec<Name>> {
+    fn held_keys(
+        &self,
+        txn: &ReadTransaction,
+        slot: &Slot,
+        after: Option<&Name>,
+        limit: usize,
+    ) -> Result<Vec<Name>> {
         let told = |fault: Fault| fault.told(&self.inner.disk.name);
-        let txn = self.inner.disk.read()?;
-        let Some(held) = open(&txn, &self.owners.tables.held).map_err(told)? else {
+        let Some(held) = open(txn, &self.owners.tables.held).map_err(told)? else {
             return Ok(Vec::new());
         };
         let mut from = held_key(slot.incarnation, after.map_or("", Name::as_str));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation};
-use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::receipt::ReceiptId;
 use lapsed_core::registry::{
     FoundEntry, Holder, RegisterAnswer, Registered, RegistryStore, TakePolicy,
 };
@@ -16,6 +16,7 @@ use crate::holder_index::Entry;
 use crate::owners::service::{begin, begun};
 use crate::owners::slot::Slot;
 use crate::owners::{UnlessEnded, unknown_claim};
+use crate::receipt_row;
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
@@ -152,7 +153,7 @@ impl Core {
         let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
             return refused(format!("there is no receipt {id}, or it is past its retention"));
         };
-        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let (key, owner) = (&receipt.key, &receipt.owner);
         if receipt.restored_ms.is_some() {
             return refused(format!("`{key}` was put back from {id} before"));
@@ -179,7 +180,7 @@ impl Core {
             incarnation: slot.incarnation,
         };
         receipt.restored_ms = Some(now_ms);
-        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
         Ok(answer)
     }
 }

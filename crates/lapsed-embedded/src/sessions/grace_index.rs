@@ -25,13 +25,13 @@ pub(crate) struct GraceIndex {
 }
 
 /// Time, then session id; `None` sorts before every session of that millisecond.
-type Place = (u64, Option<Name>);
+type GracePosition = (u64, Option<Name>);
 
 #[derive(Default)]
 pub(crate) struct Index {
     sessions: u64,
     /// Sessions without references, and whether each is disconnected.
-    by_since: BTreeMap<Place, bool>,
+    by_since: BTreeMap<GracePosition, bool>,
     disconnected: u64,
     /// Sessions before this time are counted in `orphans`.
     counted_to: u64,
@@ -113,7 +113,7 @@ impl Index {
         if matches!(&range.0, Bound::Excluded((ms, _)) if *ms >= due_before) {
             return Vec::new();
         }
-        let one = |((since_ms, id), disconnected): (&Place, &bool)| {
+        let one = |((since_ms, id), disconnected): (&GracePosition, &bool)| {
             Some((*since_ms, id.clone()?, *disconnected))
         };
         self.by_since.range(range).take(limit).filter_map(one).collect()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lapsed_core::owner::{Claim, Incarnation};
-use lapsed_core::receipt::{Receipt, ReceiptId};
+use lapsed_core::receipt::ReceiptId;
 use lapsed_core::request::RequestId;
 use lapsed_core::sessions::{
     Activated, Deleted, ReferenceChange, ReferenceStep, Session, SessionProfile, SessionsStore,
@@ -18,6 +18,7 @@ use crate::owners::load::open;
 use crate::owners::service::{begin, begun};
 use crate::owners::slot::Slot;
 use crate::owners::{UnlessEnded, unknown_claim};
+use crate::receipt_row;
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::{Core, EmbeddedSessions};
 use crate::tables::{SessionRow, number};
@@ -238,7 +239,7 @@ impl Core {
                 "there is no receipt {receipt_id}, or it is past its retention"
             ));
         };
-        let mut receipt: Receipt = serde_json::from_slice(&bytes)?;
+        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let id = receipt.key.clone();
         if receipt.restored_ms.is_some() {
             return refused(format!("`{id}` was put back from {receipt_id} before"));
@@ -263,7 +264,7 @@ impl Core {
         }
         self.put(tx, &id, None, &row)?;
         receipt.restored_ms = Some(now_ms);
-        tx.put(&self.tables.receipts, &number(seq), &serde_json::to_vec(&receipt)?)?;
+        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
         let (key, owner) = (id.to_string(), receipt.owner.to_string());
         Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
     }

@@ -179,7 +179,9 @@ impl Sweep for EmbeddedSessions {
             };
             core.carry_out(tx, &batch, &*clock, one)
         };
-        Ok(self.write(job, durable).await?.0)
+        let core = self.core.clone();
+        let job = move |tx: &mut Tx<'_>| job(&core, tx);
+        Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {

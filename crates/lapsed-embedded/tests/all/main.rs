@@ -26,6 +26,7 @@ mod leases_races;
 mod long_reads;
 mod many_ended_owners;
 mod notes;
+mod old_format;
 mod order;
 mod owner_handle;
 mod passes;
