@@ -167,6 +167,8 @@ local function failure_words(why, id, crashes)
     words = whole(crashes) .. (crashes == 1 and ' worker' or ' workers') .. ' died with this job'
   elseif why == 'o' then
     words = 'its worker had been dead for too long to run it again'
+  elseif why == 'q' then
+    words = 'its worker died, and jobs of its class are in quarantine'
   end
   return words .. '; lapsed does not put it back again (request ' .. id .. ')'
 end

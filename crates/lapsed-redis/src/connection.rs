@@ -18,19 +18,19 @@ use tokio::sync::OnceCell;
 use crate::error_mapping::{store_error, unexpected_answer};
 use crate::script::Script;
 
-/// Where the server is, and how long to wait for it.
+/// The address of a server or cluster, and the time limits of its calls.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
     /// `redis://`, `rediss://`, `redis+cluster://` or `rediss+cluster://`; of a cluster several
     /// nodes, joined by commas.
     pub url: String,
-    /// How long making a connection may take.
+    /// The time limit for connecting.
     pub connect_timeout: Duration,
-    /// How long any one answer may take.
+    /// The time limit of one answer.
     pub response_timeout: Duration,
 }
 
-/// Never shows a password.
+/// Shows the address without its password.
 impl std::fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Address").field(&self.place()).finish()
@@ -115,7 +115,7 @@ enum Channel {
 pub(crate) struct RedisConnection {
     channel: Channel,
     pub place: Arc<str>,
-    /// How many requests were sent so far.
+    /// The number of requests that were sent so far.
     pub requests: Arc<AtomicU64>,
 }
 
@@ -181,7 +181,7 @@ impl RedisConnection {
         T::from_redis_value(value).map_err(|_| unexpected_answer(&self.place, call))
     }
 
-    /// Several commands of one slot in one go; `None` for one that the server refuses.
+    /// Sends several commands of one slot at once. The answer to a command that the server refuses is `None`.
     pub async fn query_each<T: FromRedisValue>(
         &self,
         call: &str,
@@ -193,7 +193,7 @@ impl RedisConnection {
         }
         let values = self.send_all(pipeline, 0, count).await;
         let values = values.map_err(|error| store_error(&self.place, call, &error))?;
-        // One that the server refuses (a wrong type) says nothing of the others.
+        // A command that the server refuses (a wrong type) does not affect the others.
         let read = |value: Value| value.extract_error().ok().map(T::from_redis_value);
         let read = |value: Value| {
             read(value).transpose().map_err(|_| unexpected_answer(&self.place, call))
@@ -217,7 +217,7 @@ impl RedisConnection {
         }
     }
 
-    /// Several commands of one slot in one go: `count` of their answers from one on.
+    /// Sends several commands of one slot at once, and returns `count` answers from the index `from` on.
     async fn send_all(
         &self,
         pipeline: &redis::Pipeline,
@@ -288,7 +288,7 @@ impl RedisConnection {
         T::from_redis_value(value).map(Some).map_err(|_| unexpected_answer(&self.place, call))
     }
 
-    /// One command on every node; the answers are in the order of the nodes.
+    /// Sends one command to every node. The answers are in the order of the nodes.
     pub async fn on_every_node<T: FromRedisValue>(&self, call: &str, cmd: &Cmd) -> Result<Vec<T>> {
         let mut answers = Vec::new();
         while let Some(answer) = self.on_node(answers.len(), call, cmd).await? {
@@ -330,7 +330,7 @@ impl RedisConnection {
         Ok(nodes)
     }
 
-    /// One script, by its digest; by its text where the server does not know it yet.
+    /// Runs a script by its digest, or by its text if the server does not know it yet.
     pub async fn run<T: FromRedisValue>(
         &self,
         script: &Script,

@@ -22,7 +22,7 @@ use crate::system_context::BASE;
 /// brought up to date by loading it again, and an older lapsed does not put its own in place of it.
 /// Within a version, functions may be added and answers may grow at their end; a name keeps its
 /// meaning for ever.
-pub const FUNCTIONS_VERSION: u32 = 3;
+pub const FUNCTIONS_VERSION: u32 = 4;
 
 /// The name of the library in `FUNCTION LIST`.
 const LIBRARY: &str = "lapsed";
@@ -60,9 +60,9 @@ const VERSION_LINE: &str = "local VERSION = ";
 /// What to do if a server has a newer version of the library than this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Downgrade {
-    /// It stays, and loading fails.
+    /// The newer version stays, and loading fails.
     Refuse,
-    /// It is replaced, as is a library of that name that is not lapsed's.
+    /// The newer version is replaced, as is a library of that name that is not lapsed's.
     Allow,
 }
 
@@ -72,16 +72,16 @@ pub struct Loaded {
     pub before: Option<u32>,
     /// The version that all of them have now.
     pub now: u32,
-    /// How many masters there are.
+    /// The number of masters.
     pub nodes: usize,
 }
 
-/// What a node has under the library's name.
+/// The library that a node has under this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum InstalledLibrary {
     Nothing,
     Version(u32),
-    /// A library that tells no version: somebody else's.
+    /// A library without lapsed's version line, which is not lapsed's.
     Foreign,
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn held_entries_cmd(
 }
 
 impl OwnerService {
-    /// What one incarnation holds in one shard, by key.
+    /// Reads what one incarnation holds in one shard, ordered by key.
     pub async fn held_in(
         &self,
         shard: &Shard,
@@ -45,7 +45,7 @@ impl OwnerService {
         keys.iter().map(|key| Name::new(key)).collect()
     }
 
-    /// What the claimed incarnation holds, by key, over all shards. `Lost` when it has ended.
+    /// Reads what the claimed incarnation holds in all shards, ordered by key. `Lost` when it has ended.
     pub async fn held_by(
         &self,
         claim: &Claim,
@@ -75,7 +75,7 @@ impl OwnerService {
         Ok(keys)
     }
 
-    /// What an ended incarnation still holds, as suspects.
+    /// Reads what an ended incarnation still holds, as suspects.
     pub async fn left_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let Some(owner) = self.owner(claim).await? else { return Ok(Vec::new()) };
         let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };

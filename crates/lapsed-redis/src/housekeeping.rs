@@ -12,11 +12,11 @@ use crate::system_context::{Args, Shard, SystemContext};
 /// How many overdue owners a census examines one by one.
 const COUNTED_MAX: usize = 2_000;
 
-/// How long it is remembered that a batch was carried out, or must not be.
+/// How long a batch that was carried out or forbidden is remembered.
 const BATCHES_KEPT_MS: u64 = 24 * 3_600_000;
 
 impl SystemContext {
-    /// What a batch did, in all shards; where it was not carried out it never will be.
+    /// Returns what a batch did in all shards. Forbids it in the shards where it was not carried out.
     pub async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
         let settled = self.shards.iter().map(|shard| self.settle_in(shard, batch));
         Ok(try_join_all(settled).await?.into_iter().flatten().collect())

@@ -38,9 +38,9 @@ pub(crate) use records::{policy_way, recovered};
 /// The keys of jobs in flight that are written through lapsed.
 #[derive(Clone, Debug)]
 pub struct InflightLayout {
-    /// What lapsed's own keys lie beside; its hash tag, if it has one, is theirs.
+    /// The prefix of lapsed's own keys. They also have its hash tag, if it has one.
     pub prefix: String,
-    /// How queues are written down.
+    /// The format of the queues.
     pub queues: QueueFormat,
     /// The key of a queue, with a place `{queue}`; of lapsed's own format it is not used.
     ///
@@ -48,9 +48,9 @@ pub struct InflightLayout {
     /// that was put back there is no longer tracked until it is taken again: the account counts it
     /// as queued for good, and what is taken as entered.
     pub queue_key: Template,
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts, by default.
     pub heartbeat_ttl: Duration,
-    /// What becomes of the jobs of the dead.
+    /// What is done with the jobs of dead workers.
     pub recovery: RecoveryPolicy,
 }
 
@@ -79,13 +79,13 @@ impl InflightLayout {
 }
 
 impl Redis {
-    /// Jobs in flight that are written through lapsed.
+    /// Opens a system of jobs that are written through lapsed.
     pub fn inflight(&self, id: SystemId, layout: InflightLayout) -> Result<NativeInflight> {
         layout.check()?;
         NativeInflight::open(self, id, layout)
     }
 
-    /// Jobs in flight that the application registers itself.
+    /// Opens a system of jobs that the application registers itself.
     pub fn adopted_inflight(
         &self,
         id: SystemId,

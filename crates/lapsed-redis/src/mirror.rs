@@ -44,7 +44,7 @@ use beat::BeatCall;
 pub use layout::MirrorLayout;
 pub use listen::MirrorEvent;
 
-/// How many providers one script works on.
+/// The most providers that one script call works on.
 const NAMES_A_CALL: usize = 500;
 
 /// The mirror of one system.
@@ -58,17 +58,19 @@ pub struct RedisMirror {
 struct Inner {
     context: Arc<SystemContext>,
     layout: MirrorLayout,
-    /// meta, online, deactivated, versions, doomed, doomed_at, missing, snapshot: as the scripts have them.
+    /// The keys in the scripts' order: meta, online, deactivated, versions, doomed (pending offline),
+    /// doomed_at, missing, snapshot.
     keys: [String; 8],
-    /// What stands before a name in an alive key; empty without instant detection.
+    /// The prefix of alive keys; empty without instant detection.
     alive: String,
-    /// How long a provider may be silent, as it was last said.
+    /// How long a provider may be silent, by the newest known settings.
     stale_ms: AtomicU64,
     read_hints: ReadHints,
 }
 
 impl Redis {
-    /// A mirror of availability. `threshold`: how long a provider may be silent, until somebody says otherwise.
+    /// Opens a mirror of availability. `threshold`: how long a provider may be silent until the settings are
+    /// known.
     pub fn mirror(
         &self,
         id: SystemId,
@@ -118,7 +120,7 @@ impl Inner {
         &self.context.shards[0]
     }
 
-    /// The first so many keys of the scripts.
+    /// The first `keys` keys as arguments of a script.
     fn args(&self, keys: usize) -> Args {
         self.keys[..keys].iter().fold(Args::default(), |args, key| args.key(key))
     }
@@ -137,7 +139,7 @@ impl Inner {
         self.stale_ms.load(Ordering::Relaxed)
     }
 
-    /// Said by whoever knows the settings as they are now.
+    /// Stores the threshold of the current settings.
     fn note_stale(&self, stale_ms: u64) {
         self.stale_ms.store(stale_ms.max(1), Ordering::Relaxed);
     }

@@ -68,7 +68,7 @@ impl Template {
         format!("{}{name}{}", self.before, self.after)
     }
 
-    /// What stands before the name, and after it.
+    /// The text before the name and the text after it.
     pub(crate) fn parts(&self) -> (&str, &str) {
         (&self.before, &self.after)
     }
@@ -78,7 +78,7 @@ impl Template {
         key.strip_prefix(self.before.as_str())?.strip_suffix(self.after.as_str())
     }
 
-    /// What a SCAN looks for, with whatever could be taken for a pattern escaped.
+    /// The pattern for SCAN, in which special characters of the key are escaped.
     pub fn pattern(&self) -> String {
         let escape = |text: &str| {
             let special = |c: char| matches!(c, '*' | '?' | '[' | ']' | '\\' | '^');
@@ -88,13 +88,13 @@ impl Template {
         format!("{before}*{after}")
     }
 
-    /// The hash tag that all its keys share, if they do.
+    /// The hash tag that all its keys share, if there is one.
     pub fn shared_tag(&self) -> Option<&str> {
         let tag = hash_tag(&self.before);
         (tag != self.before).then_some(tag)
     }
 
-    /// The same with something put before it.
+    /// The template with `prefix` before it.
     pub fn prefixed(&self, prefix: &str) -> Template {
         Template { before: format!("{prefix}{}", self.before), after: self.after.clone() }
     }
@@ -111,7 +111,7 @@ pub(crate) fn fingerprint(keys: &[&str]) -> String {
 }
 
 impl Prefix {
-    /// Beside `anchor`, the application's key.
+    /// The prefix of lapsed's own keys beside `anchor`, the application's key.
     pub fn beside(anchor: &str, id: &SystemId) -> Prefix {
         Prefix(format!("lapsed:{{{}}}:{id}:", hash_tag(anchor)))
     }

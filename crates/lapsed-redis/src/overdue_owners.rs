@@ -19,7 +19,8 @@ pub(crate) fn after(shard: usize, suspect: &Suspect) -> Cursor {
     Cursor(Some(format!("{shard}:{deadline_ms}:{incarnation}:{key}")))
 }
 
-/// Where reading resumes: in this shard, from this deadline and incarnation on, after this key of it.
+/// The position at which reading resumes: a shard, a deadline and incarnation, and a key after which to
+/// continue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverdueCursor {
     pub shard: usize,
@@ -45,13 +46,14 @@ const LOCK: &str = "no holder of this lock panics";
 /// listing a suspect costs the server far less than reclaiming it.
 const PREFETCH_MAX: usize = 2_000;
 
-/// How many incarnations are looked at in one step: each costs the server as much as dozens of names.
+/// How many incarnations one step reads; each costs the server as much as dozens of keys.
 const OWNERS_A_CALL: usize = 200;
 
 /// The shard and the owner whose entries did not all fit into the last page.
 type LastOwner = Option<(usize, Arc<OverdueOwner>)>;
 
-/// Pages of what overdue and ended owners hold, what was read ahead of them, and the incarnation that this broke off in.
+/// Pages of what overdue and ended owners hold, with the prefetched page and the incarnation at which it
+/// ends.
 #[derive(Default)]
 pub(crate) struct OverduePages {
     prefetch: SuspectPrefetch,
@@ -138,7 +140,8 @@ impl OverduePages {
 }
 
 impl OwnerService {
-    /// What the overdue owners of one shard hold, from a place on; and the incarnation that this broke off in.
+    /// Reads what the overdue owners of one shard hold, from a position on; also returns the incarnation at
+    /// which it ends.
     pub async fn held_by_overdue(
         &self,
         shard: &Shard,
@@ -199,7 +202,7 @@ impl OwnerService {
         Ok(None)
     }
 
-    /// What each of these owners holds, at most `limit` keys each, in one round trip.
+    /// Reads what each of these owners holds, at most `limit` keys each, in one round trip.
     async fn held_by_each(
         &self,
         shard: &Shard,

@@ -25,7 +25,7 @@ pub(crate) struct OwnerService {
     pub context: Arc<SystemContext>,
     /// The key that the application reads to see whether an owner is alive, if it has one.
     pub heartbeat: Option<Template>,
-    /// How long a beat lasts unless the owner says otherwise.
+    /// How long a heartbeat lasts, by default.
     pub ttl_ms: u64,
 }
 
@@ -81,9 +81,9 @@ pub(crate) enum ResolvedClaim {
     Current(Vec<String>),
     /// The claim names no incarnation, and this owner has none.
     Unknown,
-    /// An incarnation that is not that owner's, or not remembered.
+    /// The incarnation is not one of that owner, or is not remembered any more.
     UnknownIncarnation,
-    /// That life has ended.
+    /// The incarnation has ended.
     Ended(u64),
     /// The script did nothing: it must be called again with the keys of these incarnations.
     NeedsKeys(Vec<String>),
@@ -130,7 +130,7 @@ impl OwnerService {
         key.unwrap_or_else(|| none.to_owned())
     }
 
-    /// The same where it is only looked at: every shard may, as long as it lies in the same slot.
+    /// The heartbeat key for a read only, which is possible in every shard if the key is in the same slot.
     pub fn heartbeat_read(&self, shard: &Shard, owner: &str) -> Option<String> {
         let key = self.heartbeat.as_ref()?.of(owner);
         (!self.context.connection.is_cluster() || slot(&key) == slot(&shard.anchor)).then_some(key)
@@ -333,7 +333,7 @@ impl OwnerService {
             .map(|(_, record, held, back)| (record, held, back)))
     }
 
-    /// Takes an answer of `lives` apart: number, life, how much it holds, since when the server is
+    /// Reads an answer of `lives`: number, record, how much it holds, since when the server is
     /// back.
     fn read_records(&self, words: &[String]) -> Result<Vec<(u64, OwnerRecord, u64, u64)>> {
         let unexpected_answer = || self.context.unexpected_answer(&script::OWNERS);
@@ -359,7 +359,8 @@ impl OwnerService {
         Ok(infos.into_iter().find(|info| info.owner == claim.owner))
     }
 
-    /// Of all shards: what each holds is summed up, and ended in one is ended.
+    /// Combines the answers of all shards: what the owner holds is summed up, and it has ended if it has in
+    /// one shard.
     pub async fn infos(&self, args: impl Fn() -> Args) -> Result<Vec<OwnerInfo>> {
         let answers: Vec<Vec<String>> = self.context.run_all(&script::OWNERS, |_| args()).await?;
         let mut infos: BTreeMap<u64, OwnerInfo> = BTreeMap::new();

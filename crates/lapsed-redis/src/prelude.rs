@@ -33,7 +33,7 @@ fn assembled(preludes: &[&str], body: &str) -> String {
     let items: Vec<Item<'_>> = preludes.iter().flat_map(|prelude| split(prelude)).collect();
     let mut needed: HashSet<&str> = body.lines().flat_map(words).collect();
     let mut kept = Vec::new();
-    // An item uses only what stands before it: from the last to the first.
+    // An item uses only earlier items, so the loop goes from the last to the first.
     for item in items.iter().rev().collect::<Vec<_>>() {
         if needed.contains(item.name) {
             needed.extend(item.lines.iter().flat_map(|line| words(line)));

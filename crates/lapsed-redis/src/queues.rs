@@ -4,7 +4,7 @@ use lapsed_core::{Error, Name, Result};
 
 use crate::names::{Template, slot};
 
-/// How a queue is written down.
+/// The format of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueFormat {
     /// lapsed's own: a list of ids, whose records are in a hash.
@@ -20,11 +20,11 @@ pub enum QueueFormat {
 }
 
 impl QueueFormat {
-    /// Every one there is.
+    /// All formats of queues.
     pub const ALL: &[QueueFormat] =
         &[QueueFormat::Own, QueueFormat::Sidekiq, QueueFormat::List, QueueFormat::Stream];
 
-    /// The word used in configuration, and by the scripts.
+    /// The word for it in the configuration and in scripts.
     pub fn as_str(self) -> &'static str {
         match self {
             QueueFormat::Own => "own",
@@ -46,7 +46,7 @@ impl std::str::FromStr for QueueFormat {
     }
 }
 
-/// Queues that are the application's.
+/// The keys of the application's queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
     pub format: QueueFormat,
@@ -64,7 +64,7 @@ const SIDEKIQ_QUEUES: &str = "queues";
 const SIDEKIQ_DEAD: &str = "dead";
 
 impl Queues {
-    /// `anchor`: the key that lapsed's own lie beside.
+    /// The keys for a format. `anchor`: the key beside which lapsed's own keys are.
     pub fn new(format: QueueFormat, key: Template, anchor: &str, cluster: bool) -> Result<Queues> {
         let namespace = match format {
             QueueFormat::Sidekiq => Some(namespace_of(&key)?),

@@ -9,22 +9,22 @@ use std::collections::HashMap;
 
 use crate::msgpack::Packed;
 
-/// A name and what is under it. What an application's entry carried may be any bytes.
+/// A field's name and value. The value of an application's entry may be any bytes.
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
 /// An item as it is read: its id and its fields, in order.
 pub(crate) type StreamItem = (String, Vec<Field>);
 
-/// What one receipt of an item says for itself.
+/// The part of an item that belongs to one receipt.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReceiptRow {
     pub key: Vec<u8>,
     pub owner: Option<Vec<u8>>,
     pub deadline_ms: Option<u64>,
     pub reason: Option<Vec<u8>>,
-    /// Of a session: its fields, and whether its broadcaster pointed to it.
+    /// For a session: its fields, and whether its broadcaster pointed to it.
     pub session: Option<(Vec<Field>, bool)>,
-    /// What else belongs to it, as its system wrote it.
+    /// Other fields of the receipt, as its system wrote them.
     pub rest: Vec<Field>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ReceiptItem {
 }
 
 impl ReceiptItem {
-    /// `None` if it is not an item of ours.
+    /// Reads an item; `None` if lapsed did not write it.
     pub fn read((id, fields): &StreamItem) -> Option<ReceiptItem> {
         let last = id.split('-').next()?.parse().ok()?;
         let mut opened = ReceiptItem { last, common: HashMap::new(), rows: Vec::new() };
@@ -59,13 +59,13 @@ impl ReceiptItem {
         if let Some(packed) = opened.common.remove(b"w".as_slice()) {
             opened.rows = jobs(&packed)?;
         }
-        // Their numbers go back from the last one, and there is none below zero.
+        // The receipts are numbered backwards from the last one; no number is below zero.
         let before = opened.rows.len().saturating_sub(1) as u64;
         let back = before.checked_mul(opened.apart())?;
         (back <= last).then_some(opened)
     }
 
-    /// How far the numbers of two neighbours are apart.
+    /// The difference between the numbers of two consecutive receipts.
     fn apart(&self) -> u64 {
         self.number("p").unwrap_or(1)
     }
@@ -86,13 +86,13 @@ impl ReceiptItem {
 }
 
 impl ReceiptRow {
-    /// What its system wrote under `name`.
+    /// The value that the system wrote under `name`.
     pub fn own(&self, name: &str) -> Option<&[u8]> {
         let found = self.rest.iter().find(|(field, _)| field == name.as_bytes());
         found.map(|(_, value)| value.as_slice())
     }
 
-    /// What follows a `k`.
+    /// Reads the field that follows a `k`.
     fn add(&mut self, name: &[u8], value: &[u8]) {
         let text = || std::str::from_utf8(value).ok();
         match name {

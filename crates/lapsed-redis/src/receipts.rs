@@ -15,11 +15,11 @@ use crate::receipt_item::{Field, ReceiptItem, ReceiptRow, StreamItem};
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
 
-/// How many items are read at a time: one may hold hundreds of receipts, with what was removed.
+/// How many items are read at a time; one item may hold hundreds of receipts with what they removed.
 const ITEMS: usize = 32;
 
 impl SystemContext {
-    /// Receipts of all shards.
+    /// Reads receipts of all shards.
     pub async fn receipts(&self, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -52,7 +52,7 @@ impl SystemContext {
         Ok(())
     }
 
-    /// Below this number no shard will add a receipt any more.
+    /// The number below which no shard will add a receipt any more.
     async fn complete_until(&self) -> Result<u64> {
         let shards = self.shards.len() as u64;
         let now: Vec<u64> = self.run_all(&script::SERVER_TIME, |_| Args::default()).await?;
@@ -129,7 +129,7 @@ impl SystemContext {
         Ok(())
     }
 
-    /// The receipts between two numbers, of one shard.
+    /// Reads the receipts of one shard between two numbers.
     pub async fn receipts_between(
         &self,
         shard: &Shard,
@@ -146,13 +146,13 @@ impl SystemContext {
         Ok(found)
     }
 
-    /// What the session of a receipt carried, byte by byte; `None` if that is not known.
+    /// The fields of a receipt's session, byte by byte; `None` if they are not known.
     pub async fn fields_of(&self, shard: &Shard, seq: u64) -> Result<Option<Vec<Field>>> {
         let row = self.row_of(shard, seq).await?.unwrap_or_default();
         Ok(row.session.map(|(fields, _)| fields).filter(|fields| !fields.is_empty()))
     }
 
-    /// What a receipt says of its entry, as it is written; `None` if there is no such receipt.
+    /// The stored row of a receipt; `None` if there is no such receipt.
     pub async fn row_of(&self, shard: &Shard, seq: u64) -> Result<Option<ReceiptRow>> {
         let mut cmd = redis::cmd("XRANGE");
         cmd.arg(shard.prefix.key("receipts")).arg(seq).arg("+").arg("COUNT").arg(1);
@@ -164,12 +164,12 @@ impl SystemContext {
         Ok(Some(opened.rows.swap_remove(place)))
     }
 
-    /// Which shard a receipt is in.
+    /// The shard that has a receipt.
     pub fn shard_of_receipt(&self, seq: u64) -> &Shard {
         &self.shards[(seq % self.shards.len() as u64) as usize]
     }
 
-    /// The receipts of an item.
+    /// Converts an item to its receipts.
     fn open(&self, item: &StreamItem) -> Result<Vec<Receipt>> {
         let opened =
             ReceiptItem::read(item).ok_or_else(|| self.connection.unexpected_answer("receipts"))?;

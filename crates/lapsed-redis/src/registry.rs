@@ -25,11 +25,11 @@ pub use native::NativeRegistry;
 pub struct RegistryLayout {
     /// The hash: entry → owner.
     pub registry_key: String,
-    /// The key that lives as long as its owner's last beat is good.
+    /// The key that exists until its owner's last heartbeat expires.
     pub heartbeat_key: Template,
-    /// How long that is.
+    /// How long a heartbeat lasts.
     pub heartbeat_ttl: Duration,
-    /// Over how many hashes the entries are spread (native only).
+    /// The number of hashes over which the entries are spread (native only).
     pub shards: usize,
 }
 
@@ -76,7 +76,7 @@ impl RegistryLayout {
 }
 
 impl Redis {
-    /// A registry that is written through lapsed.
+    /// Opens a registry that is written through lapsed.
     pub fn registry(&self, id: SystemId, layout: RegistryLayout) -> Result<NativeRegistry> {
         NativeRegistry::open(self, id, layout)
     }

@@ -7,7 +7,7 @@ use crate::prelude::begin;
 /// One script, ready to be called.
 pub(crate) struct Script {
     pub name: &'static str,
-    /// Without the prelude: what the function library is made of.
+    /// The script without its prelude, from which the function library is made.
     pub body: &'static str,
     pub(crate) inner: LazyLock<(String, String)>,
 }
@@ -15,7 +15,8 @@ pub(crate) struct Script {
 /// The decisive step for one foreign job system: `part` in front of `rescue_reclaim.lua`.
 pub(crate) fn rescue_text(part: &str) -> (String, String) {
     let body = format!("{part}\n{}", include_str!("../scripts/rescue_reclaim.lua"));
-    let preludes = [PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE];
+    let preludes =
+        [PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE, RESCUE_PRELUDE];
     let text = begin(&preludes, &body);
     let sha = redis::Script::new(&text).get_hash().to_owned();
     (text, sha)
@@ -52,28 +53,31 @@ macro_rules! rescue_script {
 }
 pub(crate) use rescue_script;
 
-/// What all of them begin with.
+/// The prelude of all scripts.
 pub(crate) const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 
-/// And those of sessions after that.
+/// The prelude of the scripts for sessions, which follows the first.
 pub(crate) const SESSIONS_PRELUDE: &str = include_str!("../scripts/sessions_prelude.lua");
 
-/// Those that put something on a queue.
+/// The prelude of the scripts that put something on a queue.
 pub(crate) const QUEUES_PRELUDE: &str = include_str!("../scripts/queues_prelude.lua");
 
-/// And those of jobs in flight.
+/// The prelude of the scripts for jobs in flight.
 pub(crate) const INFLIGHT_PRELUDE: &str = include_str!("../scripts/inflight_prelude.lua");
 
-/// Those that may be called again because their answer was lost.
+/// The prelude of the scripts that may be repeated because their answer was lost.
 pub(crate) const REQUESTS_PRELUDE: &str = include_str!("../scripts/requests_prelude.lua");
 
-/// And those on jobs that the application registers itself.
+/// The prelude of the scripts for jobs that the application registers itself.
 const INFLIGHT_ADOPT_PRELUDE: &str = include_str!("../scripts/inflight_adopt_prelude.lua");
 
-/// And those of a mirror of availability.
+/// The prelude of the scripts that put jobs of a foreign job system back.
+const RESCUE_PRELUDE: &str = include_str!("../scripts/rescue_prelude.lua");
+
+/// The prelude of the scripts for a mirror of availability.
 const MIRROR_PRELUDE: &str = include_str!("../scripts/mirror_prelude.lua");
 
-/// What a script has in front.
+/// The preludes of a script, in order.
 fn preludes(file: &str) -> Vec<&'static str> {
     match file.split_once('_').map_or("", |(system, _)| system) {
         "session" => vec![PRELUDE, SESSIONS_PRELUDE],
@@ -92,7 +96,7 @@ impl Script {
         &self.inner.0
     }
 
-    /// Its SHA-1, by which the server knows it.
+    /// The script's SHA-1, by which the server knows it.
     pub fn sha(&self) -> &str {
         &self.inner.1
     }
@@ -109,7 +113,7 @@ fn with_called(file: &str, body: &str) -> String {
 }
 
 impl Script {
-    /// Its text as a Lua function of that name, without the prelude.
+    /// The script as a Lua function of the given name, without the prelude.
     pub fn as_function(&self, name: &str) -> String {
         format!("local function {name}(KEYS, ARGV)\n{}end\n\n", self.body)
     }
@@ -129,7 +133,7 @@ macro_rules! scripts {
                 }),
             };
         )*
-        /// Every one of them, by name.
+        /// All scripts, by name.
         pub(crate) static ALL: &[&Script] = &[$(&$constant,)*];
     };
 }

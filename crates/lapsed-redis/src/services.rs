@@ -1,4 +1,4 @@
-//! Terms, the operator's settings, receipts: what the engine needs of any store.
+//! Implements what the engine needs of any store: terms, the operator's settings and receipts.
 
 use std::sync::Arc;
 
@@ -60,7 +60,8 @@ impl Store for Redis {
         let won: Vec<u64> =
             context.run(&context.shards[0], &script::CAMPAIGN, stand(String::new())).await?;
         let [number, until_ms] = won[..] else { return Ok(None) };
-        // The number goes to every shard before it is believed: whoever led before is fenced off.
+        // The number is written to every shard before it is used, so that the previous leader is refused
+        // everywhere.
         for shard in &context.shards[1..] {
             let accepted: Vec<u64> =
                 context.run(shard, &script::CAMPAIGN, stand(number.to_string())).await?;
@@ -125,7 +126,7 @@ impl Store for Redis {
 }
 
 impl Redis {
-    /// The system's place, if it was opened here.
+    /// The context of a system, if it was opened in this process.
     pub(crate) fn context(&self, system: &SystemId) -> Result<Arc<SystemContext>> {
         self.contexts().get(system).cloned().ok_or_else(|| {
             Error::Invalid(format!("{system} is not open on {}", self.connection().place))

@@ -7,6 +7,7 @@
 
 mod counts;
 mod index;
+mod observe;
 mod operations;
 mod reclaim;
 mod store;
@@ -27,7 +28,7 @@ use crate::write_probe::PROBE;
 /// Who writes the sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Everybody writes through lapsed.
+    /// All clients write through lapsed.
     Native,
     /// The application writes its own keys.
     Adopt,
@@ -37,17 +38,17 @@ pub(crate) enum Mode {
 #[derive(Clone, Debug)]
 pub struct SessionsLayout {
     pub session_key: Template,
-    /// How many are connected: `ref_count:{session}`.
+    /// The key of the number of references: `ref_count:{session}`.
     pub ref_count_key: Template,
-    /// A broadcaster's current session: `broadcaster:{broadcaster}`.
+    /// The key of a broadcaster's current session: `broadcaster:{broadcaster}`.
     pub broadcaster_key: Template,
-    /// The set of the disconnected: `disconnected_sessions`.
+    /// The set of sessions without references: `disconnected_sessions`.
     pub disconnected_key: String,
-    /// How long a session is kept that nobody is connected to.
+    /// How long a session without references is kept.
     pub grace: Duration,
-    /// How long an owner's beat lasts unless it says otherwise.
+    /// How long an owner's heartbeat lasts, by default.
     pub heartbeat_ttl: Duration,
-    /// Over how many slots the sessions are spread (native only).
+    /// The number of slots over which the sessions are spread (native only).
     pub shards: usize,
 }
 
@@ -74,7 +75,7 @@ impl SessionsLayout {
         }
     }
 
-    /// Whether all keys lie in the slot of the disconnected by themselves.
+    /// Whether all keys are in the slot of the set of disconnected sessions without an added tag.
     fn is_of_one_slot(&self) -> bool {
         let tag = Some(hash_tag(&self.disconnected_key));
         [&self.session_key, &self.ref_count_key, &self.broadcaster_key]
@@ -111,20 +112,20 @@ struct Inner {
     owners: OwnerService,
     layout: SessionsLayout,
     mode: Mode,
-    /// Whether keys carry their shard's tag in front, to lie in its slot.
+    /// Whether keys begin with their shard's tag, so that they are in its slot.
     tagged: bool,
-    /// What the last page of suspects has left over.
+    /// Suspects that were read and are not served yet.
     prefetch: SuspectPrefetch,
 }
 
 impl Redis {
-    /// Sessions that are written through lapsed.
+    /// Opens sessions that are written through lapsed.
     pub fn sessions(&self, id: SystemId, layout: SessionsLayout) -> Result<RedisSessions> {
         check_shards(layout.shards)?;
         Ok(RedisSessions::open(self, id, layout, Mode::Native))
     }
 
-    /// Sessions whose keys the application writes itself.
+    /// Opens sessions whose keys the application writes itself.
     pub fn adopted_sessions(&self, id: SystemId, layout: SessionsLayout) -> Result<RedisSessions> {
         layout.check_adopted(self.is_cluster())?;
         Ok(RedisSessions::open(self, id, layout, Mode::Adopt))
@@ -192,7 +193,7 @@ impl RedisSessions {
         self.key(shard, &self.inner.layout.ref_count_key, id)
     }
 
-    /// The pointer of a broadcaster; what stands for none when there is no broadcaster.
+    /// The key of a broadcaster's current session; a placeholder if there is no broadcaster.
     fn pointer(&self, shard: &Shard, broadcaster: &str) -> String {
         match broadcaster.is_empty() {
             true => none(shard),
@@ -200,7 +201,7 @@ impl RedisSessions {
         }
     }
 
-    /// Since when nobody is connected, to the millisecond.
+    /// The key of since when a session has no references, to the millisecond.
     fn idle(&self, shard: &Shard) -> String {
         if self.is_native() { shard.prefix.key("idle") } else { none(shard) }
     }
@@ -211,7 +212,7 @@ fn none(shard: &Shard) -> String {
     shard.prefix.key("meta")
 }
 
-/// How many references each incarnation has to one session.
+/// The key of how many references each incarnation has to one session.
 fn refs(shard: &Shard, id: &str) -> String {
     shard.prefix.key(&format!("refs:{id}"))
 }

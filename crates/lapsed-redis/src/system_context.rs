@@ -100,7 +100,8 @@ struct ServerPresence {
 }
 
 impl ServerPresence {
-    /// A failure that was over so soon is no absence, and others may not have probed the server meanwhile.
+    /// A failure shorter than this is no absence, and other processes may not have probed the server
+    /// meanwhile.
     fn forget_if_shorter(&self, now: Duration, least: Duration) {
         let mut away_since = self.away_since.lock().expect(LOCK);
         *away_since = away_since.filter(|since| now - *since >= least);
@@ -239,7 +240,7 @@ impl SystemContext {
         }
     }
 
-    /// The same for what acts.
+    /// The server's clock at its last answer, for calls that change something. Probes a server whose last answer is not recent.
     pub async fn seen_ms(&self, shard: &Shard) -> Result<u64> {
         if !shard.presence.run_recorded.load(Ordering::Acquire) {
             let _: u64 = self.run(shard, &script::RECORD_RUN, Args::default()).await?;
@@ -280,7 +281,7 @@ impl SystemContext {
         let (sent, gap) = (self.clock.mono(), self.gap());
         let args = ["due", "lives", "names", "nothing", "meta"].iter();
         let args = args.fold(Args::default(), |args, what| args.key(shard.prefix.key(what)));
-        // A process that has missed the server is no witness that others could reach it.
+        // A process that could not reach the server cannot report that others could.
         let notes =
             shard.presence.run_recorded.load(Ordering::Acquire) && !shard.presence.is_unsettled();
         let interval = (self.pause() / 2).as_millis().to_string();
@@ -288,7 +289,7 @@ impl SystemContext {
         let probe = self.run_with_keys(&script::PROBE, args);
         let (answer, stood_still) = measured::<Result<u64>>(&*self.clock, gap / 8, probe).await;
         let waited = (self.clock.mono() - sent).saturating_sub(stood_still);
-        // An error after a stop may be this side's time limit, which ran on.
+        // An error after this process stood still may come from its own time limit.
         let failed = answer.is_err() && stood_still < gap / 4;
         if failed || waited > gap {
             shard.presence.away_since.lock().expect(LOCK).get_or_insert(sent);

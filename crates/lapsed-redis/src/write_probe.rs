@@ -10,10 +10,10 @@ use lapsed_core::{Error, Result, SystemId};
 
 use crate::Redis;
 
-/// What stands for the name in the example of a key.
+/// The name that is used in the example of a key.
 pub(crate) const PROBE: &str = "lapsed-check";
 
-/// How long the key of lapsed's own stays at most, if it could not be removed.
+/// The TTL of the test key, in case it cannot be removed.
 const OWN_KEY_TTL: Duration = Duration::from_secs(10);
 
 impl Redis {
@@ -21,7 +21,7 @@ impl Redis {
     /// change. An error if the server does not answer.
     pub async fn write_faults(&self) -> Result<Vec<String>> {
         let written = self.inner.written.read().expect("no holder of this lock panics").clone();
-        // A field that nobody else has: whatever the key holds stays.
+        // The field is unique, so that the content of the key stays.
         let field = format!("{PROBE}-{:016x}{:016x}", self.clock().random(), self.clock().random());
         let mut faults = Vec::new();
         for (id, keys) in written {
@@ -49,7 +49,8 @@ impl Redis {
     }
 }
 
-/// What the server refused, if it did. A key of another type than a hash is no refusal: the user may write it.
+/// The refusal of the server, if there is one. A key of another type than a hash is no refusal: the user may
+/// write it.
 fn refusal(id: &SystemId, tried: Result<()>) -> Result<Option<String>> {
     match tried {
         Ok(()) | Err(Error::Corrupt { .. }) => Ok(None),
@@ -60,7 +61,7 @@ fn refusal(id: &SystemId, tried: Result<()>) -> Result<Option<String>> {
     }
 }
 
-/// Whether the server answered that it does not write.
+/// Whether the server answered that it does not accept writes.
 fn is_refused(what: &str) -> bool {
     ["permission", "takes no writes"].iter().any(|words| what.contains(words))
 }

@@ -133,8 +133,8 @@ local function of_life(name, args, usage, reads, run)
 end
 
 local function is_limit(text)
-  local n = string.find(text, '^%d+$') and tonumber(text)
-  return n and n >= 1 and n <= KEYS_MAX
+  local n = string.find(text, '^[1-9]%d*$') and tonumber(text)
+  return n and n <= KEYS_MAX
 end
 local WRONG_LIMIT = 'LIMIT is between 1 and ' .. KEYS_MAX
 

@@ -40,9 +40,9 @@ pub struct AdoptedInflight {
     pub(super) owners: OwnerService,
     pub(super) layout: AdoptedInflightLayout,
     pub(super) queues: Queues,
-    /// Queues that jobs were put back to lately: the next batch names them at once.
+    /// The queues of recent batches, which the next batch names at once.
     pub(super) known: Mutex<BTreeSet<Vec<u8>>>,
-    /// The last page: each one's place in the index, as the server wrote it.
+    /// The score of each job of the last page in the index, as the server wrote it.
     pub(super) places: Mutex<HashMap<Name, String>>,
     /// Who may hold the application's lock.
     pub(super) collector: Mutex<Option<Arc<str>>>,
@@ -87,7 +87,7 @@ impl AdoptedInflight {
         &self.context().shards[0]
     }
 
-    /// A key of lapsed's own.
+    /// The name of one of lapsed's own keys.
     pub(super) fn own(&self, what: &str) -> String {
         self.shard().prefix.key(what)
     }
@@ -127,7 +127,7 @@ impl AdoptedInflight {
         self.queues.names.clone().unwrap_or_else(|| self.own("queues"))
     }
 
-    /// The key by which the process that registered `id` says that it lives.
+    /// The key that exists while the process that registered `id` is alive.
     pub(super) fn process(&self, id: &str) -> Option<String> {
         let process = process_of(id)?;
         Some(self.layout.process_key.as_ref()?.of(process))
@@ -183,7 +183,7 @@ pub(super) fn process_of(id: &str) -> Option<&str> {
     id.split_once('/').map(|(process, _)| process).filter(|process| !process.is_empty())
 }
 
-/// Whose job it is: its process; its own, where ids name none.
+/// The owner of a job: the process in its id, or the job itself if ids name no process.
 pub(super) fn owner_of(id: &Name) -> Name {
     process_of(id.as_str()).and_then(|name| Name::new(name).ok()).unwrap_or_else(|| id.clone())
 }
@@ -210,7 +210,7 @@ impl OwnerStore for AdoptedInflight {
         Err(self.unsupported_in_adopt("retire"))
     }
 
-    /// As the index names them: a look at all of it.
+    /// Lists the owners by reading the whole index.
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         if after.is_some() {
             return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Dead letters: listed, put back, deleted; and what a receipt took, put back.
+//! Lists, puts back and deletes dead letters, and restores jobs from receipts.
 
 use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{Job, JobPlace, RecoveredJob, RecoveryAction};
@@ -11,17 +11,17 @@ use super::records::{self, DeadSetPlace, IN_SIDEKIQ, RecordHead, RecordTail};
 use crate::script;
 use crate::system_context::Args;
 
-/// How often a call is made again because the letter was another one by then.
+/// How many times a call is repeated because the letter has changed in the meantime.
 const TRIES: usize = 8;
 
 /// How many dead letters the end of a pass compares with Sidekiq's set.
 const COMPARED_MAX: usize = 100;
 
-/// What became of a call for one letter.
+/// The result of a call for one letter.
 enum LetterOutcome {
     Done,
     Missing,
-    /// Sidekiq's set does not have the job any more.
+    /// The job has left Sidekiq's set.
     LeftDeadSet,
     RestoredBefore,
     Refused(String),
@@ -36,7 +36,7 @@ enum LetterMove {
     Forget,
 }
 
-/// What a look at a letter found.
+/// A letter as it was read.
 struct SeenLetter {
     queue: Name,
     /// Whether its job is in Sidekiq's set.
@@ -51,7 +51,7 @@ fn place_in_set(record: &[u8]) -> Option<DeadSetPlace> {
 }
 
 impl AdoptedInflight {
-    /// Dead letters, by id.
+    /// Lists dead letters, ordered by id.
     pub(super) async fn letters(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
         let now_ms: u64 =
             self.context().run(self.shard(), &script::SERVER_TIME, Args::default()).await?;
@@ -131,7 +131,7 @@ impl AdoptedInflight {
         self.context().unexpected_answer(&script::INFLIGHT_ADOPT_DEAD_LETTER)
     }
 
-    /// Takes a letter apart.
+    /// Reads the parts of a letter's record.
     fn letter(&self, id: &Name, record: &[u8], now_ms: u64) -> Option<Job> {
         let (RecordHead::Dead { why, at_ms, error }, tail) = records::read(record)? else {
             return None;

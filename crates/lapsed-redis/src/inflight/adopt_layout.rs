@@ -9,7 +9,7 @@ use lapsed_core::{Error, Result};
 use crate::names::{Template, hash_tag, slot};
 use crate::queues::{QueueFormat, Queues};
 
-/// The original's keys live at least so long, and its lock.
+/// The shortest time for which the original's keys and its lock are kept.
 const KEYS_TTL_MIN: Duration = Duration::from_secs(3_600);
 const LOCK_TTL_MIN: Duration = Duration::from_secs(120);
 
@@ -20,12 +20,12 @@ pub enum DeadLetterPlace {
     /// for Sidekiq's queues.
     #[default]
     Sidekiq,
-    /// Beside lapsed's other keys.
+    /// In one of lapsed's own keys.
     Lapsed,
 }
 
 impl DeadLetterPlace {
-    /// The word used in configuration, and by the scripts.
+    /// The word for it in the configuration and in scripts.
     pub fn as_str(self) -> &'static str {
         match self {
             DeadLetterPlace::Sidekiq => "sidekiq",
@@ -41,24 +41,24 @@ pub struct AdoptedInflightLayout {
     pub index_key: String,
     /// The hash: request → the job's JSON.
     pub jobs_key: String,
-    /// The lock that whoever collects orphans holds.
+    /// The lock that a collector of orphans holds.
     pub gc_lock_key: String,
-    /// What newer versions of the original keep of each request besides: removed along with it.
+    /// A hash in which newer versions of the original keep details of each request. They are removed with it.
     pub details_key: Option<String>,
-    /// The same by the time of registration.
+    /// The index of these details, ordered by the time of registration.
     pub details_index_key: Option<String>,
     /// The key that exists while a process lives, where requests are called `process/request`.
     pub process_key: Option<Template>,
-    /// After how long a silence a job is an orphan.
+    /// How long a job may be without a heartbeat before it is an orphan.
     pub orphan_threshold: Duration,
-    /// How often the application beats.
+    /// How often the application sends heartbeats.
     pub heartbeat_interval: Duration,
-    /// How jobs lie on their queues.
+    /// The format of the queues.
     pub queues: QueueFormat,
     pub queue_key: Template,
-    /// What becomes of orphans.
+    /// What is done with orphans.
     pub recovery: RecoveryPolicy,
-    /// Where those are kept that become dead letters.
+    /// Where dead letters are kept.
     pub dead_letter: DeadLetterPlace,
 }
 
@@ -108,12 +108,12 @@ impl AdoptedInflightLayout {
         (2 * self.heartbeat_interval).max(LOCK_TTL_MIN).as_secs_f64().ceil() as u64
     }
 
-    /// The two keys that hold what is kept of each request besides, if there are both.
+    /// The two keys with the details of requests, if both are configured.
     pub(super) fn details(&self) -> Option<(&str, &str)> {
         self.details_key.as_deref().zip(self.details_index_key.as_deref())
     }
 
-    /// Refuses what cannot work; answers the queues.
+    /// Refuses a layout that cannot work; returns the queues.
     pub(super) fn check(&self, is_cluster: bool) -> Result<Queues> {
         let (interval, threshold) = (self.heartbeat_interval, self.orphan_threshold);
         if interval >= threshold {
@@ -153,7 +153,7 @@ impl AdoptedInflightLayout {
         if is_cluster {
             self.check_slots()?;
         }
-        // Of several slots was spoken above, of all keys at once.
+        // Keys in several slots were refused above, for all keys at once.
         Queues::new(self.queues, self.queue_key.clone(), &self.index_key, false)
     }
 

@@ -13,10 +13,13 @@ use crate::script;
 use crate::system_context::Args;
 
 impl AdoptedInflight {
+    /// Of the names, and of the threshold: with a shorter one, jobs that are alive may look due.
     fn fingerprint(&self) -> String {
         let process = self.layout.process_key.as_ref().map(|key| key.of("{owner}"));
         let layout = &self.layout;
-        fingerprint(&[&layout.index_key, &layout.jobs_key, process.as_deref().unwrap_or("")])
+        let threshold = layout.orphan_threshold.as_millis().to_string();
+        let process = process.as_deref().unwrap_or("");
+        fingerprint(&[&layout.index_key, &layout.jobs_key, process, &threshold])
     }
 
     /// Counts as for a pass: remembers that the heartbeats were found, unless it is for a dry run.
@@ -43,6 +46,7 @@ impl AdoptedInflight {
         Ok(AdoptObservation {
             of: "jobs in flight".to_owned(),
             signs: format!("scores of `{}` within {threshold} s", self.layout.index_key),
+            sign: String::new(),
             total,
             alive,
             seen_alive: alive,

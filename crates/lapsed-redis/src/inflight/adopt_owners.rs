@@ -13,11 +13,11 @@ use crate::names::Template;
 /// How many entries one ZSCAN asks for.
 const PAGE: usize = 500;
 
-/// How many entries such a look goes through at the most.
+/// The most entries that one scan of the index reads.
 const ROWS_MAX: usize = 1_000_000;
 
 impl AdoptedInflight {
-    /// Goes through the index; `pattern`: only what fits.
+    /// Scans the index for entries that match `pattern`; `None`: all entries.
     async fn each_entry(
         &self,
         pattern: Option<&str>,
@@ -106,7 +106,7 @@ impl AdoptedInflight {
     }
 }
 
-/// What a scan looks for: ids that begin with the owner's name. More may fit than are its own.
+/// The pattern for ids that begin with the owner's name. It may also match ids of other owners.
 fn pattern(owner: &Name) -> String {
     let template = Template::new("{owner}", "owner").expect("the place is in the text");
     template.prefixed(owner.as_str()).pattern()

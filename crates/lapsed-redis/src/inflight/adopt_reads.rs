@@ -1,4 +1,4 @@
-//! What is in flight: pages of suspects, counts, one job.
+//! Reads of jobs in flight: pages of suspects, counts, and single jobs.
 
 use std::collections::HashMap;
 
@@ -16,13 +16,13 @@ use crate::system_context::Args;
 /// Scores from here on are milliseconds; below, seconds.
 const MILLISECONDS_FROM: f64 = 1e11;
 
-/// The most bytes of payloads that one page, and so one batch, stands for.
+/// The most bytes of payloads in one page, and therefore in one batch.
 const PAGE_BYTES_MAX: usize = 512 << 10;
 
-/// How many queues are looked at.
+/// The most queues that are read.
 const QUEUES_MAX: usize = 10_000;
 
-/// Where a page goes on: a score as the server writes it, and an id.
+/// The position at which a page continues: a score, as the server writes it, and an id.
 struct IndexPosition {
     score: String,
     id: Vec<u8>,
@@ -65,7 +65,7 @@ impl AdoptedInflight {
             return Ok(page);
         }
         let mut places = HashMap::new();
-        // What is no name is not ours, and must not take the place of what is.
+        // A member that is not a valid name is skipped, and must not use up the page's limit.
         loop {
             let (rows, last) = self.rows(&from, request.limit).await?;
             page.last = last;
@@ -87,7 +87,7 @@ impl AdoptedInflight {
         Ok(page)
     }
 
-    /// What the index has after that place, and whether that is all.
+    /// Reads the rows of the index after that position, and whether they are the last ones.
     async fn rows(
         &self,
         from: &IndexPosition,
@@ -147,7 +147,7 @@ impl AdoptedInflight {
             oldest_late_ms: number(5).map_or(0, |oldest| now_ms.saturating_sub(oldest)),
             ..Census::default()
         };
-        // Until a whole threshold since the server was back nobody could beat again.
+        // Owners have a whole threshold after the server's return to send a heartbeat.
         match back_ms {
             0 => (census.orphans, census.entries_due_recently) = (due, number(6)?),
             _ => census.orphans_spared = due,
@@ -158,7 +158,7 @@ impl AdoptedInflight {
         Ok(census)
     }
 
-    /// One job, in flight or a dead letter. On its queue it is the application's.
+    /// Reads one job that is in flight or a dead letter. A job on its queue belongs to the application.
     pub(super) async fn find(&self, id: &Name) -> Result<Option<Job>> {
         let (layout, none) = (&self.layout, self.none());
         let args = Args::default()

@@ -1,4 +1,4 @@
-//! The decisive step for jobs that the application registered, and the lines that tell of it.
+//! The decisive step for jobs that the application registered, and the log lines about it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::records::{policy_way, recovered};
 use crate::script;
 use crate::system_context::Args;
 
-/// How often a batch is sent again because it needs queues that it did not name.
+/// How many times a batch is sent again because it needs queues that it did not name.
 const TRIES: usize = 8;
 
 /// How many queues a batch names that it may not need.
@@ -59,7 +59,7 @@ impl AdoptedInflight {
         *self.known.lock().expect(LOCK) = queues;
     }
 
-    /// The key of a queue. What is no name is no queue either.
+    /// The key of a queue; `None` if the bytes are not a valid name.
     fn queue_key(&self, name: &[u8]) -> String {
         if name == DEAD_SET {
             return self.dead_set();
@@ -116,7 +116,7 @@ impl AdoptedInflight {
         let mut processes: Vec<String> = Vec::new();
         for suspect in &batch.suspects {
             let id = suspect.key.as_str();
-            // Those of one process stand together more often than not.
+            // Jobs of one process are usually next to each other.
             let place = self.process(id).map_or(0, |key| {
                 let place = processes.iter().rposition(|known| *known == key);
                 place.map_or_else(
@@ -181,7 +181,7 @@ impl AdoptedInflight {
         Ok(answer)
     }
 
-    /// It stays registered, and somebody should know.
+    /// Logs that a job stays registered.
     fn refuse(&self, suspect: &Suspect, refusal: Refusal, why: &str) -> Outcome {
         let system = &self.context().id;
         tracing::error!(%system, job = %suspect.key, owner = %suspect.owner, why,
@@ -189,7 +189,7 @@ impl AdoptedInflight {
         Outcome::Refused(refusal)
     }
 
-    /// The connection sent the batch twice: the receipts of the first time are the answer.
+    /// The connection sent the batch twice, so the receipts of the first attempt are the answer.
     async fn answer_from_receipts(&self, batch: &Batch, answer: &mut BatchAnswer) -> Result<()> {
         let mut receipts = self.context().settle_in(self.shard(), &batch.id).await?;
         for (suspect, outcome) in batch.suspects.iter().zip(&mut answer.outcomes) {
@@ -201,7 +201,7 @@ impl AdoptedInflight {
         Ok(())
     }
 
-    /// What a dropped job carried is in the store's receipt; here it would only be in the way.
+    /// The payload of a dropped job is in the store's receipt only.
     fn receipt(
         &self,
         batch: &Batch,
@@ -235,14 +235,21 @@ fn evidence(deadline_ms: u64, now_ms: u64) -> Evidence {
     }
 }
 
-/// One line a job, as the original has them: from the store's answer, never before it.
+/// Logs one line per job, in the original's words, after the store's answer.
 pub(crate) fn log_recovery(receipt: &Receipt) {
     let Ok(recovered) = serde_json::from_value::<RecoveredJob>(receipt.removed.clone()) else {
         return;
     };
     let (system, job, owner) = (&receipt.id.system, &receipt.key, &receipt.owner);
-    let RecoveredJob { queue, crashes, did, why, moved_to, kept_in, .. } = recovered;
+    let RecoveredJob { queue, crashes, did, why, moved_to, kept_in, due_ms, .. } = recovered;
     match (did, moved_to) {
+        (RecoveryAction::PutBack, to) if due_ms.is_some() => {
+            let (to, wait_ms) = (
+                to.as_ref().unwrap_or(&queue),
+                due_ms.map(|due| due.saturating_sub(receipt.at_ms)),
+            );
+            tracing::info!(%system, %job, %queue, %to, %owner, crashes, wait_ms, "an orphaned job waits before it may run again");
+        }
         (RecoveryAction::PutBack, Some(to)) => {
             tracing::info!(%system, %job, %queue, %to, %owner, crashes, "an orphaned job was moved to another queue");
         }

@@ -1,4 +1,4 @@
-//! Jobs that several take at the same time, and claims that several complete: in one call each.
+//! Combines concurrent takes into one call, and concurrent completions into another.
 
 use futures::future::{BoxFuture, FutureExt};
 use lapsed_core::inflight::{Finish, Finished, JobTicket};
@@ -20,7 +20,7 @@ pub(super) struct RequestedCall {
     pub number: usize,
 }
 
-/// So many jobs for one incarnation; `inc` is the incarnation that the call expects to be meant.
+/// A take of up to `limit` jobs for one incarnation; `inc` is the incarnation that the caller expects.
 #[derive(Clone)]
 pub(super) struct TakeCall {
     pub requested: Option<RequestedCall>,
@@ -79,7 +79,7 @@ impl BatchExecutor<Complete, Vec<Finished>> for NativeInflight {
 }
 
 impl NativeInflight {
-    /// One call; all of one queue.
+    /// Takes jobs for several callers in one call; all takes are of one queue.
     async fn take_for(&self, takes: &[TakeCall]) -> Result<Vec<AnswerWords>> {
         let Some(TakeCall { queue, .. }) = takes.first() else { return Ok(Vec::new()) };
         let script = &script::INFLIGHT_TAKE;

@@ -18,7 +18,7 @@ use crate::held_entries::held_key;
 use crate::script;
 use crate::system_context::Args;
 
-/// How many jobs one step looks at.
+/// The most jobs that one step compares.
 const STEP: usize = 50;
 
 /// The longest queue that is searched for a job.
@@ -77,7 +77,7 @@ impl Reconcile for NativeInflight {
 }
 
 impl NativeInflight {
-    /// Every job should be where its record says.
+    /// Compares each record with the place that it names.
     async fn index_records(&self, cursor: &str, limit: usize, act: PassMode) -> Result<Reconciled> {
         let mut done = Reconciled::default();
         let mut cmd = redis::cmd("HSCAN");
@@ -151,7 +151,7 @@ impl NativeInflight {
         Ok(done)
     }
 
-    /// Dead letters should be.
+    /// Compares the set of dead letters with the records.
     async fn index_dead(
         &self,
         after: Option<&str>,

@@ -1,4 +1,4 @@
-//! Looking at jobs, queues and the account; dead letters; what is put back from receipts.
+//! Reads jobs, queues and totals; handles dead letters; restores jobs from receipts.
 
 use lapsed_core::inflight::{Job, JobCounts, JobPlace, JobToken, RecoveredJob, RecoveryAction};
 use lapsed_core::owner::Incarnation;
@@ -14,13 +14,13 @@ use crate::queues::QueueFormat;
 use crate::script;
 use crate::system_context::Args;
 
-/// How many dead letters are read in one step: each comes with what it carries.
+/// How many dead letters are read in one step; each comes with its payload.
 const LETTERS_A_CALL: usize = 100;
 
-/// How many queues are looked at in one go.
+/// How many queues are read in one call.
 const QUEUES_A_CALL: usize = 200;
 
-/// How often a call is made again because a letter has moved on meanwhile.
+/// How many times a call is repeated because a letter has changed in the meantime.
 const TRIES: usize = 20;
 
 impl NativeInflight {
@@ -59,7 +59,7 @@ impl NativeInflight {
         words[2..].chunks_exact(4).map(read).collect()
     }
 
-    /// Id, record, the record that holds it, and when that is due.
+    /// Reads a job from a row: its id, its record, its holder's record and the holder's deadline.
     fn read_job(&self, row: &[Vec<u8>], now_ms: u64, back_ms: u64) -> Option<Job> {
         let (head, tail) = records::read(&row[1])?;
         let place = match head {
@@ -142,7 +142,7 @@ impl NativeInflight {
         Ok(lengths.into_iter().map(|length| length.unwrap_or(0)).collect())
     }
 
-    /// Back on its queue, or deleted; whether there was such a letter.
+    /// Puts a letter back on its queue, or deletes it; returns whether it existed.
     pub(super) async fn move_letter(&self, id: &Name, what: &str) -> Result<bool> {
         let script = &script::INFLIGHT_DEAD_LETTER;
         let mut queue = self.inner.recovery.outbox.clone();
@@ -201,7 +201,7 @@ impl NativeInflight {
         }
     }
 
-    /// What the receipt of a dropped job keeps of it, byte by byte.
+    /// The dropped job that a receipt keeps, byte by byte.
     async fn kept(&self, seq: u64) -> Result<Vec<u8>> {
         let row = self.context().row_of(self.shard(), seq).await?.unwrap_or_default();
         let tail = row.own("y").map(<[u8]>::to_vec);

@@ -33,7 +33,7 @@ use crate::queues::{QueueFormat, Queues};
 use crate::system_context::{Args, Shard, SystemContext};
 use crate::write_probe::PROBE;
 
-/// How many names of queues are remembered: those that a script is told beforehand.
+/// How many names of queues are remembered, to name them to a script in advance.
 const QUEUES_KNOWN: usize = 32;
 
 /// Jobs in flight that are written through lapsed. Clones share them.
@@ -80,7 +80,7 @@ impl NativeInflight {
         &self.inner.owners.context
     }
 
-    /// Everything lies in one slot.
+    /// The only shard of the system; all its keys are in one slot.
     pub(super) fn shard(&self) -> &Shard {
         &self.context().shards[0]
     }
@@ -118,7 +118,7 @@ impl NativeInflight {
         args.key(self.set_of_queues())
     }
 
-    /// Whoever works by functions must not take from, or put back to, queues that are not there.
+    /// Stores the format of the queues, so that the server-side functions use the same queues.
     async fn note_format(&self) -> Result<()> {
         if self.format() == QueueFormat::Own && self.outbox().is_empty() {
             return Ok(());
@@ -130,7 +130,7 @@ impl NativeInflight {
         Ok(())
     }
 
-    /// Queues that jobs were seen to go to: a script is told them beforehand.
+    /// The queues of recent jobs, which are named to a script in advance.
     pub(super) fn known_queues(&self) -> BTreeSet<Name> {
         let mut known = self.inner.known.lock().expect(LOCK).clone();
         known.extend(self.inner.recovery.outbox.clone());
@@ -250,7 +250,7 @@ impl InflightStore for NativeInflight {
             return None;
         }
         let context = self.context();
-        self.inner.waiters.bell(
+        self.inner.waiters.notification(
             queue,
             || self.queue_key(queue),
             &context.connection,

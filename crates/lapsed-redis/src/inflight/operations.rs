@@ -28,7 +28,7 @@ use crate::system_context::Args;
 pub(crate) const JOBS_A_CALL: usize = 200;
 const BYTES_A_CALL: usize = 256 << 10;
 
-/// How often a call is made again because it needs more keys than it was told.
+/// How many times a call is repeated because it needs keys that it did not name.
 pub(super) const TRIES: usize = 20;
 
 /// One answer, word by word: payloads may be any bytes.
@@ -131,7 +131,7 @@ impl NativeInflight {
                 }
                 "again" => inc = word(1).into_owned(),
                 "stranger" => return Err(unknown_incarnation(&hold.claim)),
-                // The caller knows its request.
+                // The caller handles these answers, because it knows the request.
                 "given_up" | "reused" => return Ok(words),
                 "ended" => {
                     let inc =
@@ -255,7 +255,7 @@ impl NativeInflight {
     }
 }
 
-/// Which places belong to which life.
+/// Groups positions by incarnation.
 fn by_incarnation(incarnations: &[String]) -> Vec<(&str, Vec<usize>)> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     for (at, inc) in incarnations.iter().enumerate() {
@@ -267,7 +267,7 @@ fn by_incarnation(incarnations: &[String]) -> Vec<(&str, Vec<usize>)> {
     groups
 }
 
-/// The answer comes life by life.
+/// Puts the answers, which come grouped by incarnation, into the order of the requests.
 fn in_order(groups: &[(&str, Vec<usize>)], letters: &str, count: usize) -> Option<Vec<Finished>> {
     let mut answers = vec![Finished::Gone; count];
     let places = groups.iter().flat_map(|(_, places)| places);
@@ -280,14 +280,14 @@ fn in_order(groups: &[(&str, Vec<usize>)], letters: &str, count: usize) -> Optio
     Some(answers)
 }
 
-/// What a script is told of a job.
+/// Adds a job to the arguments of a script.
 fn job_args(args: Args, job: &NewJob) -> Args {
     let most = job.crashes_max.map_or(String::new(), |max| max.to_string());
     let args = args.arg(&job.id).arg(&job.queue).arg(way_letter(job.on_death)).arg(most);
     args.bytes(job.payload.as_bytes())
 }
 
-/// Cut into calls that are neither too many jobs nor too many bytes.
+/// Divides jobs into calls of bounded numbers of jobs and bytes.
 fn parts(jobs: &[NewJob]) -> Vec<&[NewJob]> {
     let (mut parts, mut from, mut bytes) = (Vec::new(), 0, 0);
     for (at, job) in jobs.iter().enumerate() {

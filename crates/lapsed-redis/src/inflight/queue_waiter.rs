@@ -27,7 +27,7 @@ const LOCK: &str = "no holder of this lock panics";
 
 impl QueueWaiters {
     /// The notification of one queue. The first caller starts the task that polls `key`.
-    pub fn bell(
+    pub fn notification(
         self: &Arc<Self>,
         queue: &Name,
         key: impl FnOnce() -> String,
@@ -36,28 +36,28 @@ impl QueueWaiters {
     ) -> Option<Arc<Notify>> {
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let mut notifies = self.notifies.lock().expect(LOCK);
-        if let Some(bell) = notifies.get(queue) {
-            return Some(bell.clone());
+        if let Some(notify) = notifies.get(queue) {
+            return Some(notify.clone());
         }
-        let bell = Arc::new(Notify::new());
-        notifies.insert(queue.clone(), bell.clone());
+        let notify = Arc::new(Notify::new());
+        notifies.insert(queue.clone(), notify.clone());
         let poller = QueuePoller {
             waiters: self.clone(),
-            bell: bell.clone(),
+            notify: notify.clone(),
             queue: queue.clone(),
             key: key(),
             connection: connection.clone(),
             clock: clock.clone(),
         };
         runtime.spawn(poller.poll());
-        Some(bell)
+        Some(notify)
     }
 }
 
 /// The polling task of one queue.
 struct QueuePoller {
     waiters: Arc<QueueWaiters>,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
     queue: Name,
     key: String,
     connection: RedisConnection,
@@ -74,16 +74,16 @@ impl QueuePoller {
             // Without an answer no worker is woken; each looks by itself after its own time limit.
             let length: u64 = self.connection.query("LLEN", &cmd).await.unwrap_or(0);
             for _ in 0..length.min(waiting) {
-                self.bell.notify_one();
+                self.notify.notify_one();
             }
         }
     }
 
-    /// How many listen; `None`, and it is forgotten, when nobody does. Listeners hold the bell, and
-    /// so do the list and this task.
+    /// How many workers wait; `None` if none does, and the queue is then removed from the list. Each worker
+    /// has a clone of the notification, and so have the list and this task.
     fn waiting(&self) -> Option<u64> {
         let mut notifies = self.waiters.notifies.lock().expect(LOCK);
-        let waiting = Arc::strong_count(&self.bell).saturating_sub(2);
+        let waiting = Arc::strong_count(&self.notify).saturating_sub(2);
         if waiting == 0 {
             notifies.remove(&self.queue);
             return None;

@@ -19,10 +19,10 @@ use crate::receipts::reason_of;
 use crate::script;
 use crate::system_context::Args;
 
-/// How often a batch is sent again because its jobs go to other queues than were told.
+/// How many times a batch is sent again because its jobs go to queues that it did not name.
 const TRIES: usize = 20;
 
-/// The suspects of one incarnation within one batch: their places.
+/// The positions in a batch of one incarnation's suspects.
 struct OwnerGroup {
     owner: Name,
     inc: Incarnation,

@@ -109,6 +109,7 @@ fn why_of(letter: u8) -> Option<DeadLetterReason> {
         b'c' => Some(DeadLetterReason::Crashes),
         b'o' => Some(DeadLetterReason::TooOld),
         b'a' => Some(DeadLetterReason::Asked),
+        b'q' => Some(DeadLetterReason::Quarantined),
         _ => None,
     }
 }
@@ -116,8 +117,11 @@ fn why_of(letter: u8) -> Option<DeadLetterReason> {
 /// Between the queue of a job and the one that it was moved to. Names contain no control characters.
 const MOVED: char = '\u{1}';
 
+/// Before the time until which it waits, in milliseconds.
+const DELAYED: char = '\u{2}';
+
 /// What a receipt says: `did`, why and where (`s`: in Sidekiq's set), the claim, how many crashes, the
-/// queue, and the queue that it was moved to, if it was. A digit after the letters says how sure it is that the worker held the
+/// queue, the queue that it was moved to and until when it waits, if it was and does. A digit after the letters says how sure it is that the worker held the
 /// job. `tail` is what it keeps of a dropped job.
 pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob> {
     let mut parts = note.splitn(4, ':');
@@ -127,6 +131,10 @@ pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob>
     let (what, why, place) = (did.next()?, did.next(), did.next());
     let (token, crashes) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let queue = parts.next()?;
+    let (queue, due_ms) = match queue.split_once(DELAYED) {
+        Some((queue, due)) => (queue, Some(due.parse().ok()?)),
+        None => (queue, None),
+    };
     let (queue, moved_to) = match queue.split_once(MOVED) {
         Some((queue, to)) => (queue, Some(Name::new(to).ok()?)),
         None => (queue, None),
@@ -143,6 +151,7 @@ pub(crate) fn recovered(note: &str, tail: Option<&[u8]>) -> Option<RecoveredJob>
         crashes,
         queue: Name::new(queue).ok()?,
         moved_to,
+        due_ms,
         payload: tail.and_then(RecordTail::read).map(|tail| tail.shown()),
         kept_in: (place == Some(b's')).then(|| IN_SIDEKIQ.to_owned()),
         how_sure: how_sure(&word[letters.len()..]).map(str::to_owned),
@@ -205,6 +214,17 @@ mod tests {
         let shown = recovered("p1:0:1:q", None).unwrap();
         assert_eq!((shown.did, shown.why), (RecoveryAction::PutBack, None));
         assert_eq!(shown.how_sure.as_deref(), Some("shown by one heartbeat"));
+        let moved = recovered("p:0:1:q\u{1}slow\u{2}1700", None).unwrap();
+        let moved_to = moved.moved_to.as_ref().map(Name::as_str);
+        assert_eq!(
+            (moved.queue.as_str(), moved_to, moved.due_ms),
+            ("q", Some("slow"), Some(1_700))
+        );
+        let delayed = recovered("p:0:1:q\u{2}1700", None).unwrap();
+        assert_eq!(
+            (delayed.queue.as_str(), delayed.moved_to, delayed.due_ms),
+            ("q", None, Some(1_700))
+        );
         let given_up = recovered("dcs:0:3:q", None).unwrap();
         assert_eq!(given_up.why, Some(DeadLetterReason::Crashes));
         assert_eq!((given_up.kept_in.as_deref(), found.kept_in), (Some(IN_SIDEKIQ), None));

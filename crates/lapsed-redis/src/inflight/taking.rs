@@ -1,4 +1,4 @@
-//! Jobs are taken, and takes whose answer was lost are repeated or given up.
+//! Takes jobs, and repeats or gives up takes whose answer was lost.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::held_entries::held_key;
 use crate::queues::QueueFormat;
 use crate::script;
 
-/// What one call of a take answered.
+/// The answer to one call of a take.
 struct SomeJobs {
     popped: usize,
     /// Whether an earlier attempt of the request took them.
@@ -49,7 +49,8 @@ impl NativeInflight {
                 request.map(|request| RequestedCall { request: request.clone(), number });
             let some = match self.take_some(&mut hold, requested, queue, want).await {
                 Ok(some) => some,
-                // What was taken before is the caller's; the error it finds out the next time.
+                // The jobs that were taken before belong to the caller, which gets the error at its next
+                // call.
                 Err(_) if !jobs.is_empty() && request.is_none() => break,
                 Err(error) => return Err(error),
             };

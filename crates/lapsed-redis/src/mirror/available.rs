@@ -34,13 +34,13 @@ const NAMES_A_PAGE: usize = 64;
 /// A set of small numbers comes whole, however many are asked for; more than so many go to the script.
 const NAMES_MOST: usize = 1_000;
 
-/// How often the names are looked at, before the script does.
+/// How many times plain reads are tried before the script is used.
 const READ_ATTEMPTS: usize = 3;
 
-/// How long the server is not asked for transactions after it has refused one.
+/// How long no transaction is sent after the server has refused one.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// What errors call it.
+/// The name of this call in errors.
 const CALL: &str = "MULTI … EXEC";
 
 const LOCK: &str = "no holder of this lock panics";
@@ -82,7 +82,7 @@ impl Inner {
         self.available_scripted(query).await
     }
 
-    /// `None`: nothing can be said this way.
+    /// Answers a query from plain reads. `None`: that is not possible, so the script must be used.
     async fn available_read(&self, query: PageQuery<'_>) -> Result<Option<Option<AvailablePage>>> {
         let mut guess = self.read_hints.guess(query);
         for _ in 0..READ_ATTEMPTS {
@@ -113,7 +113,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Some names of those online, from a place on; `None`: the server refuses to say.
+    /// Scans the set of online providers from a cursor on; `None`: the server refuses the command.
     async fn scan_online(&self, query: PageQuery<'_>) -> Result<Option<Arc<ProviderBatch>>> {
         let mut scan = redis::pipe();
         scan.cmd("SSCAN").arg(&self.keys[1]).arg(query.place).arg("COUNT").arg(query.limit);
@@ -149,7 +149,7 @@ impl Inner {
         ReadOutcome::Answered(Some(found(batch, reading, query)))
     }
 
-    /// The same by a script, in one step whatever happens.
+    /// Answers a query by a script, in one step.
     async fn available_scripted(&self, query: PageQuery<'_>) -> Result<Option<AvailablePage>> {
         let script = &script::MIRROR_AVAILABLE;
         let settings = query.settings;
@@ -179,7 +179,7 @@ impl Inner {
     }
 }
 
-/// Those of the roll that can take work.
+/// The providers of the batch that can take work.
 fn found(batch: &ProviderBatch, reading: &BatchReading, query: PageQuery<'_>) -> AvailablePage {
     let PageQuery { settings, only_count, .. } = query;
     let latest_ms = reading.now_ms - i64::try_from(settings.stale_ms()).unwrap_or(i64::MAX);
@@ -211,7 +211,7 @@ fn found(batch: &ProviderBatch, reading: &BatchReading, query: PageQuery<'_>) ->
     page
 }
 
-/// One that cannot be read has no room, as far as anybody can tell; one below zero has all of it.
+/// The number of sessions; an unreadable one counts as full, a negative one as 0.
 fn sessions_of(text: &[u8]) -> u64 {
     let Ok(text) = std::str::from_utf8(text) else { return u64::MAX };
     if let Ok(sessions) = text.parse() {
@@ -223,13 +223,13 @@ fn sessions_of(text: &[u8]) -> u64 {
     }
 }
 
-/// What is remembered from one look to the next, to spare round trips; nothing of it is believed.
+/// What is kept between queries to save round trips. Every answer checks it again.
 #[derive(Default)]
 pub(super) struct ReadHints {
-    /// Everybody, where all fit into one page.
+    /// All online providers, if they fit into one page.
     batch: Mutex<Option<Arc<ProviderBatch>>>,
     has_deactivated: AtomicBool,
-    /// Until when the server is not asked for a transaction, on the monotonic clock.
+    /// Until when no transaction is sent, on the monotonic clock.
     refused_until: Mutex<Duration>,
 }
 

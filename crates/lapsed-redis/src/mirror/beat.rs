@@ -10,14 +10,15 @@ use super::{Inner, NAMES_A_CALL, RedisMirror};
 use crate::call_batcher::{BatchExecutor, BatchableCall};
 use crate::script;
 
-/// The beats of one caller.
+/// The heartbeats of one caller.
 #[derive(Clone)]
 pub(super) struct BeatCall(Arc<[Name]>);
 
 impl BatchableCall for BeatCall {
     const WEIGHT_MAX: usize = NAMES_A_CALL;
     const CALLS_MAX: usize = NAMES_A_CALL;
-    /// The server is done with one before its answer has come and the next is made: a third keeps it busy.
+    /// The server finishes a call before its answer arrives and the next call is made: a third call keeps it
+    /// busy.
     const CONCURRENT_MAX: usize = 3;
 
     fn weight(&self) -> usize {
@@ -57,10 +58,10 @@ impl RedisMirror {
 }
 
 impl Inner {
-    /// One call for all of them.
+    /// Sends the heartbeats of all callers in one script call.
     async fn beat_for(&self, all: &[BeatCall]) -> Result<Vec<Option<Vec<MirrorBeat>>>> {
-        let [meta, online, deactivated, versions, doomed, _, missing, _] = &self.keys;
-        let keys = [meta, online, deactivated, versions, missing, doomed].map(String::as_str);
+        let [meta, online, deactivated, versions, pending, _, missing, _] = &self.keys;
+        let keys = [meta, online, deactivated, versions, missing, pending].map(String::as_str);
         let (before, after) = self.layout.heartbeat_key.parts();
         let stale_ms = self.stale_ms().to_string();
         let sent_ms =

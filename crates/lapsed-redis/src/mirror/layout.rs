@@ -7,17 +7,17 @@ use crate::names::{Template, hash_tag};
 /// The keys of a mirror, as the application names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorLayout {
-    /// The set of those online.
+    /// The set of online providers.
     pub online_key: String,
-    /// The set of those deactivated.
+    /// The set of deactivated providers.
     pub deactivated_key: String,
     /// How many sessions a provider has: a number as text.
     pub capacity_key: Template,
     /// When a provider last beat: ISO 8601, UTC.
     pub heartbeat_key: Template,
-    /// What the beacon says, as JSON.
+    /// The beacon's snapshot, as JSON.
     pub snapshot_key: String,
-    /// Where it is told that a setting has changed.
+    /// The channel on which changed settings are announced.
     pub invalidate_channel: String,
     /// Whether a key of its own tells when a provider's beat is over, for [`RedisMirror::listen`] to hear.
     /// The server must be told to say so: `notify-keyspace-events Ex`.
@@ -33,7 +33,7 @@ impl Default for MirrorLayout {
 }
 
 impl MirrorLayout {
-    /// The usual names with something put before each, also before the channel's.
+    /// The default names with `prefix` before each, also before the channel's name.
     pub fn under(prefix: &str) -> Self {
         let key = |what: &str| format!("{prefix}{what}");
         let template =
@@ -49,7 +49,7 @@ impl MirrorLayout {
         }
     }
 
-    /// Refuses what cannot work.
+    /// Refuses a layout that cannot work.
     pub(super) fn check(&self, is_cluster: bool) -> Result<()> {
         let names = [
             ("online_key", self.online_key.clone()),

@@ -16,23 +16,23 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::RedisMirror;
 use crate::error_mapping::store_error;
 
-/// How many events wait for whoever listens; what comes while so many wait is missed, and that is said.
+/// The size of the buffer of events. Events that do not fit are missed, and the receiver is told so.
 const WAITING: usize = 1_024;
 
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// How often a silent connection is asked whether it is there.
+/// How often a silent connection is tested.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
 
-/// Something that the server told.
+/// An event that the server announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorEvent {
     /// This setting has changed.
     Invalidated(String),
-    /// The beat of this provider is over, unless it has beaten since.
+    /// The heartbeat of this provider has expired, unless it has sent another one since.
     Silent(Name),
-    /// The connection is there from now on: what was told before may have been missed.
+    /// The connection has just been made, so that earlier events may have been missed.
     MaybeMissed,
 }
 
@@ -57,7 +57,7 @@ impl RedisMirror {
     }
 }
 
-/// Whoever listens at the server.
+/// The task that listens to the server.
 struct KeyspaceListener {
     nodes: Vec<String>,
     place: String,
@@ -87,7 +87,7 @@ impl KeyspaceListener {
         }
     }
 
-    /// Until the connection is gone.
+    /// Listens at one node until the connection ends.
     async fn listen_at(&mut self, node: &str) -> Result<()> {
         let clock = self.clock.clone();
         let slow = || Error::timed_out(&self.place, "SUBSCRIBE", self.limit.as_millis());
@@ -137,7 +137,7 @@ impl KeyspaceListener {
         }
     }
 
-    /// Never waits: somebody who does not listen must not keep the connection from being read.
+    /// Never waits: a slow receiver must not stop the reading of the connection.
     fn emit(&mut self, event: MirrorEvent) {
         let again = event == MirrorEvent::MaybeMissed;
         match self.events.try_send(event) {

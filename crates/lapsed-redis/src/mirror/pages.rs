@@ -9,17 +9,17 @@ use super::decide::parse_pending;
 use super::{Inner, NAMES_A_CALL};
 use crate::script::{self, Script};
 
-/// Where everybody of whom there is a trace is looked for, in this order.
+/// The keys in which traces of providers are searched, in this order.
 const KINDS: [&str; 6] =
     ["versions", "online", "deactivated", "doomed", "heartbeats", "capacities"];
 
-/// How many keys of the whole database one look goes over: few of them may be ours.
+/// How many keys of the database one step scans; perhaps few of them belong to this system.
 const KEYS_A_LOOK: usize = 1_000;
 
-/// How many one look describes: all there is of each.
+/// How many providers one step describes in full.
 const SEEN_A_CALL: usize = 250;
 
-/// An answer's words. Names may be anything that somebody put there.
+/// The words of an answer. Names may be any bytes, because applications write them.
 pub(super) type AnswerWords = Vec<Vec<u8>>;
 
 fn text(word: &[u8]) -> Option<&str> {
@@ -49,18 +49,20 @@ pub(super) fn mass_beats(word: &str) -> Option<MassBeats> {
     Some(MassBeats { at_ms: next()?, beats: next()?, of: next()? })
 }
 
-/// The place in a set to go on from.
+/// The cursor at which the scan of a set continues.
 pub(super) fn next(cursor: &[u8]) -> Option<Cursor> {
     (cursor != b"0").then(|| Cursor(text(cursor).map(str::to_owned)))
 }
 
 fn entry_of(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
-    let [version, online, deactivated, sessions, last, doomed] = words else { return None };
+    let [version, online, deactivated, sessions, last, pending_offline] = words else {
+        return None;
+    };
     let (version, epoch) = match text(version)?.split_once(':') {
         Some((version, epoch)) => (Some(version.parse().ok()?), epoch.parse().ok()?),
         None => (None, 0),
     };
-    let doomed = Some(text(doomed)?).filter(|pending| !pending.is_empty());
+    let pending_offline = Some(text(pending_offline)?).filter(|pending| !pending.is_empty());
     Some(MirrorEntry {
         id: id.clone(),
         version,
@@ -69,7 +71,7 @@ fn entry_of(id: &Name, words: &[Vec<u8>]) -> Option<MirrorEntry> {
         deactivated: deactivated == b"1",
         sessions: number(sessions),
         beat: beat(last)?,
-        pending_offline: doomed.and_then(parse_pending),
+        pending_offline: pending_offline.and_then(parse_pending),
     })
 }
 
@@ -81,7 +83,7 @@ impl Inner {
         fits.then_some(place).ok_or_else(wrong)
     }
 
-    /// What is read, or the error for an answer of another shape.
+    /// Returns what was read, or the error for an answer of another shape.
     pub(super) fn read<T>(&self, script: &Script, read: impl FnOnce() -> Option<T>) -> Result<T> {
         read().ok_or_else(|| self.context.unexpected_answer(script))
     }
@@ -134,7 +136,7 @@ impl Inner {
         });
         let row = |row: &[Vec<u8>]| -> Option<OnlineBeat> {
             let [id, epoch, last] = row else { return None };
-            // Nobody whom lapsed knows: a member that cannot be a name is left alone.
+            // A member that cannot be a name is left alone, because lapsed knows no such provider.
             let id = Name::from_bytes(id).ok()?;
             Some(OnlineBeat { id, epoch: number(epoch)?, beat: beat(last)? })
         };

@@ -12,12 +12,12 @@ use super::Inner;
 
 /// Names of providers, and the transaction that reads their state.
 pub(super) struct ProviderBatch {
-    /// In the order of the names, nobody twice; `None`: a member that cannot be a name.
+    /// The names in order, each once; `None`: a member that cannot be a name.
     pub names: Vec<Option<Name>>,
     members: Vec<Vec<u8>>,
-    /// Where the set goes on behind them.
+    /// Whether and where the set continues after these names.
     pub after: PageEnd,
-    /// Whether it is asked who of them is deactivated: mostly nobody is.
+    /// Whether the query also reads which of them are deactivated; usually none is.
     pub asks_deactivated: bool,
     pub pipeline: Pipeline,
 }
@@ -25,11 +25,11 @@ pub(super) struct ProviderBatch {
 /// Where a page of a set ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PageEnd {
-    /// These were all of the set.
+    /// The page is the whole set.
     Whole,
-    /// It is the last one of several pages.
+    /// The page is the last one of several.
     Last,
-    /// It goes on there.
+    /// The set continues at this cursor.
     Continues(String),
 }
 
@@ -37,14 +37,14 @@ pub(super) enum PageEnd {
 pub(super) struct BatchReading {
     /// Whether the mirror was seeded in this run of the server, and has lost nothing since.
     pub is_seeded: bool,
-    /// How many are online.
+    /// The number of online providers.
     pub online: u64,
-    /// How many are deactivated, online or not.
+    /// The number of deactivated providers, online or not.
     pub deactivated: u64,
     pub now_ms: i64,
     is_online: Vec<Value>,
     is_deactivated: Vec<Value>,
-    /// Of each its heartbeat and, after all of these, of each its number of sessions.
+    /// The heartbeats of all providers, followed by the numbers of sessions of all providers.
     texts: Vec<Value>,
 }
 
@@ -62,12 +62,12 @@ impl ProviderBatch {
         ProviderBatch { names, members, after, asks_deactivated, pipeline }
     }
 
-    /// The same names, and who of them is deactivated.
+    /// The same names, with a query for which of them are deactivated.
     pub fn asking_deactivated(&self, inner: &Inner) -> ProviderBatch {
         ProviderBatch::new(inner, self.members.clone(), self.after.clone(), true)
     }
 
-    /// Where in the pipeline the answer is.
+    /// The index of the answer in the pipeline.
     pub fn answer_at(&self) -> usize {
         self.pipeline.len() - 1
     }
@@ -112,18 +112,18 @@ impl BatchReading {
         self.is_deactivated.get(at).and_then(int) == Some(1)
     }
 
-    /// When it last beat, as text; `None`: there is none, or something of another type.
+    /// The last heartbeat of a provider, as text; `None`: it has none, or the key has another type.
     pub fn heartbeat(&self, at: usize) -> Option<&[u8]> {
         bytes(self.texts.get(at)?)
     }
 
-    /// How many sessions it has, as text.
+    /// The number of sessions of a provider, as text.
     pub fn capacity(&self, at: usize) -> Option<&[u8]> {
         bytes(self.texts.get(self.texts.len() / 2 + at)?)
     }
 }
 
-/// MULTI, all that is asked, EXEC.
+/// The pipeline: MULTI, the queries, EXEC.
 fn pipeline(inner: &Inner, members: &[Vec<u8>], asks_deactivated: bool) -> Pipeline {
     let [meta, online, deactivated, versions, ..] = &inner.keys;
     let mut pipeline = redis::pipe();

@@ -13,7 +13,8 @@ impl Inner {
         let script = &script::MIRROR_PRESENCE;
         let words: Vec<String> =
             self.context.run_with_keys(script, self.args(6).arg(stale_ms)).await?;
-        let [now_ms, back_ms, run, seeded, online, doomed, mass, masses] = &words[..] else {
+        let [now_ms, back_ms, run, seeded, online, pending_offline, mass, masses] = &words[..]
+        else {
             return Err(self.context.unexpected_answer(script));
         };
         let number =
@@ -26,7 +27,7 @@ impl Inner {
             back_ms,
             seeded: seeded == "1",
             online: number(online)?,
-            pending_offline: number(doomed)?,
+            pending_offline: number(pending_offline)?,
             mass_beats: mass_beats(mass),
             mass_beats_seen: number(masses)?,
         })

@@ -1,4 +1,4 @@
-//! What the beacon says, made by one for all.
+//! The beacon's snapshot, which one daemon makes for all.
 
 use lapsed_availability::{Snapshot, SnapshotTurn};
 use lapsed_core::{Error, Result};
@@ -33,7 +33,7 @@ impl Inner {
     ) -> Result<bool> {
         let text = serde_json::to_string(snapshot)
             .map_err(|error| Error::Invalid(format!("the snapshot: {error}")))?;
-        // Without a turn the script would drop what is there.
+        // Without a turn the script would delete the snapshot.
         if turn.is_empty() {
             return Ok(false);
         }

@@ -5,7 +5,7 @@
 /// Milliseconds of a day.
 const DAY_MS: i64 = 86_400_000;
 
-/// Reads times; the day of the last one is remembered, because most are of one day.
+/// Reads times. The last day is cached, because most times are of the same day.
 #[derive(Default)]
 pub(super) struct Times {
     day: Option<([u8; 10], i64)>,
@@ -37,7 +37,7 @@ impl Times {
     }
 }
 
-/// A number of nothing but digits.
+/// Reads a number that consists of digits only.
 fn digits(text: &[u8]) -> Option<i64> {
     text.iter().try_fold(0, |number, byte| {
         byte.is_ascii_digit().then(|| number * 10 + i64::from(byte - b'0'))
@@ -50,7 +50,7 @@ fn clock(rest: &[u8]) -> Option<(i64, i64, i64)> {
     Some((digits(&[*h, *o])?, digits(&[*m, *i])?, digits(&[*s, *e])?))
 }
 
-/// The milliseconds of what begins with `.` and digits, and what is behind it.
+/// Reads a fraction such as `.123` in milliseconds, and returns the rest of the text.
 fn fraction(rest: &[u8]) -> Option<(i64, &[u8])> {
     let Some(rest) = rest.strip_prefix(b".") else { return Some((0, rest)) };
     if let [a, b, c, b'Z'] = rest {
@@ -62,7 +62,7 @@ fn fraction(rest: &[u8]) -> Option<(i64, &[u8])> {
     Some(((part * 1_000.0 + 0.000_1).floor() as i64, &rest[end..]))
 }
 
-/// Minutes east of Greenwich.
+/// Reads a time zone, in minutes east of Greenwich.
 fn zone_of(zone: &[u8]) -> Option<i64> {
     let (sign, rest) = match zone {
         b"Z" => return Some(0),

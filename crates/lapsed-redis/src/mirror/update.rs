@@ -8,7 +8,7 @@ use lapsed_core::{Name, Result};
 use super::{Inner, NAMES_A_CALL};
 use crate::script;
 
-/// How many states one script takes over: each is several keys.
+/// How many states one script call applies; each has several keys.
 const STATES_A_CALL: usize = 250;
 
 /// Parts of at most `most`, in none of which `key` comes twice.

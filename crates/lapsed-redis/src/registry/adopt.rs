@@ -39,7 +39,7 @@ pub struct AdoptedRegistry {
     pub(super) heartbeat: Template,
     /// Identifies the configuration under which owners are observed.
     pub(super) fingerprint: String,
-    /// What the last look found.
+    /// The result of the last scan.
     pub(super) last: Mutex<Arc<Survey>>,
 }
 
@@ -109,7 +109,7 @@ impl OwnerStore for AdoptedRegistry {
         Err(self.unsupported_in_adopt("retire"))
     }
 
-    /// As the last look found them.
+    /// Lists the owners that the last scan found.
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         if after.is_some() {
             return Ok(Vec::new());
@@ -144,7 +144,7 @@ impl Sweep for AdoptedRegistry {
         self.context().threshold
     }
 
-    /// From the last look, brought up to date where that is cheap.
+    /// Counts from the last scan, with newer heartbeats where they are cheap to read.
     async fn census(&self) -> Result<Census> {
         let seen = self.survey_or_last().await?;
         self.count(&seen).await

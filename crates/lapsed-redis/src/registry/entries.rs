@@ -18,13 +18,13 @@ use crate::owners::{OwnerRecord, ResolvedClaim, incarnation_arg, unknown_incarna
 use crate::script;
 use crate::system_context::{Args, Shard};
 
-/// How many keys one call carries at the most, so that none holds the server for long.
+/// The most keys in one call, so that no call keeps the server busy for long.
 pub(crate) const KEYS_A_CALL: usize = 100;
 
-/// How often a call is made again because the incarnations of its keys have changed.
+/// How many times a call is repeated because the incarnations of its keys have changed.
 const TRIES: usize = 20;
 
-/// What was found of a key; and how long its owner's beats are believed, if its heartbeat has to be read.
+/// The entry of a key, and its owner's TTL if the heartbeat still has to be read.
 type Row = Option<(FoundEntry, Option<u64>)>;
 
 impl NativeRegistry {
@@ -57,7 +57,7 @@ impl NativeRegistry {
                     }
                 };
                 let (inc, answers) = self.read_registered(&words, part.len())?;
-                // From here on the same incarnation is meant, whatever happens to the name.
+                // The following calls mean the same incarnation, even if the name gets a new one.
                 claim.incarnation = Some(inc);
                 places.iter().zip(answers).for_each(|(at, one)| results[*at] = Some(one));
             }
@@ -198,8 +198,8 @@ impl NativeRegistry {
         Err(self.retries_exhausted("find"))
     }
 
-    /// Whoever beats without lapsed lives as long as its heartbeat is there, whatever was read off it at
-    /// the last pass.
+    /// An owner that sends heartbeats without lapsed is alive as long as its heartbeat key exists, whatever
+    /// the last pass has read.
     async fn with_heartbeats(
         &self,
         shard: &Shard,
@@ -283,7 +283,7 @@ impl NativeRegistry {
     }
 }
 
-/// What `registry_restore` said; `None` when it wants to be called again.
+/// The answer of `registry_restore`; `None`: it must be called again.
 pub(super) fn restored(
     words: &[String],
     receipt: &lapsed_core::receipt::Receipt,
@@ -305,7 +305,7 @@ pub(super) fn restored(
     Some(Restored::Refused { why })
 }
 
-/// Names what some incarnations hold.
+/// Adds the keys of what some incarnations hold.
 pub(super) fn declare(args: Args, shard: &Shard, incarnations: &BTreeSet<String>) -> Args {
     incarnations.iter().fold(args, |args, inc| args.key(held_key(shard, inc)).arg(inc))
 }

@@ -12,10 +12,10 @@ use super::native::NativeRegistry;
 use crate::script;
 use crate::system_context::{Args, Shard};
 
-/// How often a page is tried again because incarnations have begun meanwhile.
+/// How many times a page is tried again because incarnations have begun in the meantime.
 const TRIES: usize = 20;
 
-/// How many keys one step looks at.
+/// The most keys that one step compares.
 const STEP: usize = 100;
 
 /// Where a reconciliation stands: first the entries (`e:shard:cursor`), then what incarnations hold
@@ -67,7 +67,7 @@ impl Reconcile for NativeRegistry {
 }
 
 impl NativeRegistry {
-    /// Every entry should be held by an incarnation of its owner.
+    /// Compares each entry with what the incarnations of its owner hold.
     async fn index_entries(
         &self,
         shard_index: usize,
@@ -104,7 +104,7 @@ impl NativeRegistry {
         Ok(done)
     }
 
-    /// What an incarnation holds should be an entry of its owner's.
+    /// Compares what each incarnation holds with the entries of its owner.
     async fn index_held(
         &self,
         shard_index: usize,
@@ -145,7 +145,7 @@ impl NativeRegistry {
         Ok(done)
     }
 
-    /// Some keys of one owner, truth and index compared and healed in one step.
+    /// Compares truth and index for some keys of one owner, and heals them in one step.
     async fn index_keys(
         &self,
         shard: &Shard,
@@ -167,7 +167,7 @@ impl NativeRegistry {
                 Some("start") => match self.owners.heartbeat_read(shard, owner.as_str()) {
                     Some(heartbeat) => self.take_over(shard, owner, heartbeat).await?,
                     None => {
-                        // Nobody could judge it: the guard cannot look at its heartbeat.
+                        // The guard could not judge such an owner, because it cannot read its heartbeat.
                         let left = done.left.entry("heartbeat_in_another_slot".to_owned());
                         *left.or_default() += keys.len() as u64;
                         return Ok(());
@@ -183,7 +183,7 @@ impl NativeRegistry {
         Err(self.retries_exhausted("reconcile"))
     }
 
-    /// An owner that beats by itself, without lapsed.
+    /// Takes over an owner that sends heartbeats without lapsed.
     async fn take_over(&self, shard: &Shard, owner: &Name, heartbeat: String) -> Result<()> {
         let args = Args::default().key(heartbeat).arg(owner).arg(self.owners.ttl_ms);
         let _: u64 = self.context().run(shard, &script::OWNER_ADOPT, args).await?;

@@ -15,19 +15,19 @@ use super::survey::Survey;
 use crate::script;
 use crate::system_context::Args;
 
-/// How many owners one call looks at.
+/// The most owners whose heartbeats one call reads.
 const OWNERS_A_CALL: usize = 500;
 
 /// How long the record is kept if no pass runs any more, in seconds.
 const KEEP_S: u64 = 30 * 24 * 3_600;
 
-/// What is known of one owner, in milliseconds of the server's clock.
+/// The observation of one owner, in milliseconds of the server's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedOwner {
-    /// How long its heartbeat is still good; `u64::MAX`: it has no end. `None`: there is no heartbeat.
+    /// How long its heartbeat still lasts; `u64::MAX`: it does not expire. `None`: there is no heartbeat.
     pub left_ms: Option<u64>,
     first_ms: u64,
-    /// Until when its last known heartbeat was good; 0: it was never seen alive.
+    /// When its last known heartbeat expires; 0: it was never seen alive.
     good_until_ms: u64,
 }
 
@@ -36,7 +36,7 @@ impl ObservedOwner {
         self.left_ms.is_some() || self.good_until_ms > 0
     }
 
-    /// When it is, or was, dead for lack of a heartbeat.
+    /// When the owner is, or was, dead because of a missing heartbeat.
     pub fn deadline_ms(&self, now_ms: u64, ttl_ms: u64) -> u64 {
         match self.left_ms {
             Some(left_ms) => now_ms.saturating_add(left_ms),
@@ -63,11 +63,11 @@ impl ObservedOwner {
     }
 }
 
-/// One look at some owners.
+/// The observation of some owners in one call.
 pub(super) struct ObservedOwners {
     pub now_ms: u64,
     pub confirmed_ms: Option<u64>,
-    /// In the order of the question.
+    /// The owners, in the order of the request.
     pub owners: Vec<ObservedOwner>,
 }
 
@@ -77,11 +77,11 @@ impl AdoptedRegistry {
         self.context().shards[0].prefix.key(&format!("observed:{}", self.fingerprint))
     }
 
-    /// Looks at the heartbeats of these owners. Remembers what it saw, unless it is for a dry run.
+    /// Reads the heartbeats of these owners. Stores the observation, unless it is for a dry run.
     pub(super) async fn observe(&self, owners: &[Name], act: PassMode) -> Result<ObservedOwners> {
         let mut all = ObservedOwners { now_ms: 0, confirmed_ms: None, owners: Vec::new() };
         let parts = owners.chunks(OWNERS_A_CALL);
-        // Without owners the call still tells the time, and whether the configuration was confirmed.
+        // Without owners the call still returns the time, and whether the configuration was confirmed.
         let none: &[Name] = &[];
         for part in parts.chain(owners.is_empty().then_some(none)) {
             let one = self.observe_some(part, act).await?;
@@ -112,7 +112,7 @@ impl AdoptedRegistry {
             let (left, first, good) =
                 (number(&answer[0])?, number(&answer[1])?, number(&answer[2])?);
             Ok(ObservedOwner {
-                // A heartbeat without an end never goes by itself: whoever wrote it so is alive.
+                // A heartbeat without an expiry never disappears by itself, so its owner counts as alive.
                 left_ms: (left != -2).then_some(if left < 0 { u64::MAX } else { left as u64 }),
                 first_ms: first as u64,
                 good_until_ms: good as u64,

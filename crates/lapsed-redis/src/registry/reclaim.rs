@@ -22,7 +22,7 @@ pub(super) struct OwnerGroup {
     pub owner: Name,
     pub inc: Incarnation,
     pub deadline_ms: u64,
-    /// Places in the batch.
+    /// The positions of these suspects in the batch.
     pub places: Vec<usize>,
 }
 
@@ -50,12 +50,12 @@ pub(super) fn group(batch: &Batch, places: impl Iterator<Item = usize>) -> Vec<O
     groups
 }
 
-/// What one shard answered.
+/// The answer of one shard to a batch.
 pub(super) struct ShardAnswer {
     pub outcomes: Vec<(usize, Outcome)>,
     pub ended: u64,
     pub held: Duration,
-    /// This very batch was carried out before: its receipts tell.
+    /// Whether the batch was carried out before; its receipts then have the answer.
     pub done_before: bool,
 }
 
@@ -117,7 +117,7 @@ impl NativeRegistry {
 }
 
 impl SystemContext {
-    /// What every reclaim is told.
+    /// The arguments that every reclaim has.
     pub(super) fn batch_args(
         &self,
         mut args: Args,

@@ -16,7 +16,7 @@ use super::observe::ObservedOwners;
 /// How many entries one HSCAN asks for: some tenths of a millisecond of the server's time.
 const PAGE: usize = 500;
 
-/// How many entries of the dead one look remembers; the rest is found by the next.
+/// The most entries of dead owners that one scan keeps; the next scan finds the others.
 const SUSPECTS_MAX: usize = 1_000_000;
 
 /// The result of one scan.
@@ -27,11 +27,11 @@ pub(super) struct Survey {
     examined: u64,
     /// How many entries each owner holds.
     pub held: BTreeMap<Name, u64>,
-    /// Until when each owner was known to live, at the latest.
+    /// When the last known heartbeat of each owner expires.
     deadlines: BTreeMap<Name, u64>,
-    /// The dead ones among them, and what each holds, in order.
+    /// The dead owners and the entries that each holds, in order.
     dead: BTreeMap<Name, Vec<Name>>,
-    /// The same owners, the most overdue first.
+    /// The dead owners by deadline, the most overdue first.
     order: Vec<(u64, Name)>,
     /// When an owner was first found dead: those of now, and those that hold nothing any more, for
     /// a threshold.
@@ -50,7 +50,7 @@ pub(super) fn after(suspect: &Suspect) -> Cursor {
     Cursor(Some(format!("{}\u{1}{}\u{1}{}", suspect.deadline_ms, suspect.owner, suspect.key)))
 }
 
-/// Where to go on; from the beginning if it cannot be understood.
+/// Reads a cursor; a cursor that cannot be read means the beginning.
 fn parse_cursor(cursor: &Cursor) -> Option<((u64, &str), &str)> {
     let mut parts = cursor.0.as_deref()?.splitn(3, '\u{1}');
     let deadline_ms = parts.next()?.parse().ok()?;
@@ -68,14 +68,14 @@ impl Survey {
         !self.cut && self.dead.get(owner).and_then(|keys| keys.last()) == Some(key)
     }
 
-    /// Until when that owner was known to live.
+    /// When the last known heartbeat of the owner expires.
     fn deadline(&self, owner: &Name) -> Option<u64> {
         self.deadlines.get(owner).copied()
     }
 
-    /// One page of what it found, by deadline, owner and key. The brake's word counts owners.
+    /// One page of suspects, ordered by deadline, owner and key. The brake's limit counts owners.
     pub fn page(&self, request: &PageRequest) -> SuspectPage {
-        // Everything was looked at before the first page.
+        // All entries were read before the first page.
         let examined = if request.after.0.is_none() { self.examined } else { 0 };
         let mut page = SuspectPage { last: true, examined, ..SuspectPage::default() };
         let from = parse_cursor(&request.after);
@@ -120,13 +120,13 @@ impl Survey {
 }
 
 impl AdoptedRegistry {
-    /// What the last look found; looks once if there was none.
+    /// The result of the last scan. Scans if there was none.
     pub(super) async fn survey_or_last(&self) -> Result<Arc<Survey>> {
         let last = self.survey_seen();
         if last.at_ms > 0 { Ok(last) } else { self.survey_all(PassMode::DryRun).await }
     }
 
-    /// Looks at everything, page by page. While one page is read, the next is under way.
+    /// Scans all entries, page by page. The next page is requested while one page is read.
     pub(super) async fn survey_all(&self, act: PassMode) -> Result<Arc<Survey>> {
         let before = self.survey_seen();
         let now_ms = self.observe(&[], PassMode::DryRun).await?.now_ms;
@@ -155,7 +155,7 @@ impl AdoptedRegistry {
         Ok(survey)
     }
 
-    /// One page, on its way at once.
+    /// Requests one page at once.
     fn scan(&self, cursor: &str) -> JoinHandle<Result<(String, Vec<Vec<u8>>)>> {
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(self.hash()).arg(cursor).arg("COUNT").arg(PAGE);
@@ -170,7 +170,7 @@ impl AdoptedRegistry {
         }
     }
 
-    /// Asks for the heartbeats of owners that were not asked for yet: one question an owner.
+    /// Reads the heartbeats of owners that were not read yet, each once.
     async fn read_heartbeats(
         &self,
         progress: &mut SurveyProgress,
@@ -222,28 +222,29 @@ impl AdoptedRegistry {
         census.observation = Some(AdoptObservation {
             of: "owners".to_owned(),
             signs: format!("`{}`", self.heartbeat.of("{owner}")),
+            sign: String::new(),
             total: seen.held.len() as u64,
             alive: seen.alive,
             seen_alive: seen.seen_alive,
-            // It may have been confirmed since the scan.
+            // The configuration may have been confirmed since the scan.
             confirmed_ms: self.observe(&[], PassMode::DryRun).await?.confirmed_ms,
         });
         Ok(census)
     }
 }
 
-/// A look under way. Owners go by their place: the living are many, and nothing is made for them.
+/// A scan in progress. Owners are numbered, so that nothing is allocated for the many live ones.
 #[derive(Default)]
 struct SurveyProgress {
     survey: Survey,
     owners: HashMap<Name, usize>,
     seen: Vec<SurveyedOwner>,
-    /// Entries whose owner is being asked for.
+    /// Entries whose owner's heartbeat is being read.
     waiting: Vec<(usize, Name)>,
     suspects: usize,
 }
 
-/// One owner, in the order in which they were found.
+/// One owner of a scan, numbered in the order of finding.
 struct SurveyedOwner {
     name: Name,
     held: u64,
@@ -251,7 +252,7 @@ struct SurveyedOwner {
 }
 
 impl SurveyProgress {
-    /// Takes one page in; answers whom to ask for.
+    /// Adds one page; returns the owners whose heartbeats must be read.
     fn take(&mut self, page: &[Vec<u8>]) -> Vec<Name> {
         let mut new = Vec::new();
         for pair in page.chunks_exact(2) {
@@ -272,7 +273,7 @@ impl SurveyProgress {
         new
     }
 
-    /// The place of an owner, a new one if it was not met yet.
+    /// The number of an owner; a new one if the scan has not met it yet.
     fn place_of(&mut self, owner: &[u8], new: &mut Vec<Name>) -> Option<usize> {
         let text = std::str::from_utf8(owner).ok()?;
         if let Some(at) = self.owners.get(text) {
@@ -291,7 +292,7 @@ impl SurveyProgress {
         }
     }
 
-    /// Everybody was asked for: keeps what the dead hold.
+    /// Keeps the entries of dead owners, after all heartbeats were read.
     fn file_suspects(&mut self) {
         for (at, key) in self.waiting.drain(..) {
             let Some(keys) = self.survey.dead.get_mut(&self.seen[at].name) else { continue };

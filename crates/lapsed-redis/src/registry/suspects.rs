@@ -1,4 +1,4 @@
-//! Owners that beat without lapsed, and how much there is.
+//! Owners that send heartbeats without lapsed, and the number of entries.
 
 use lapsed_core::Result;
 
@@ -12,7 +12,7 @@ const EXTERNAL_MAX: usize = 2_000;
 const EXTERNAL_STEP: usize = 200;
 
 impl NativeRegistry {
-    /// Owners that beat without lapsed and whose heartbeat is there go on.
+    /// Renews owners that send heartbeats without lapsed and whose heartbeat key exists.
     pub(super) async fn renew_external(&self, shard: &Shard) -> Result<()> {
         let args = Args::default().arg("list").arg(EXTERNAL_MAX);
         let words: Vec<String> = self.context().run(shard, &script::EXTERNAL_OWNERS, args).await?;
@@ -28,7 +28,7 @@ impl NativeRegistry {
         Ok(())
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(super) async fn population(&self) -> Result<u64> {
         let mut sum = 0;
         for shard in &self.context().shards {

@@ -1,4 +1,4 @@
-//! How many sessions there are, and how many of them are due: from the indexes alone.
+//! Counts sessions, and those that are due, from the indexes alone.
 
 use lapsed_core::Result;
 use lapsed_core::sweep::Census;
@@ -35,32 +35,33 @@ impl RedisSessions {
                 let late_ms = census.now_ms.saturating_sub(due_ms);
                 census.oldest_late_ms = census.oldest_late_ms.max(late_ms);
             }
-            // Whoever was disconnected before the server was back could not connect again.
+            // Clients that were disconnected before the server's return could not connect again.
             if back_ms > 0 && self.count_due(shard, back_ms).await? > 0 {
                 census.back_ms = back_ms;
             }
             census.population += self.population_in(shard).await?;
         }
-        // Until a whole grace since the server was back nobody could connect again.
+        // Clients have a whole grace after the server's return to connect again.
         if census.now_ms < back_ms + self.grace_ms() {
             census.orphans_spared = std::mem::take(&mut census.orphans);
             census.entries_due_recently = 0;
         }
-        // Sessions that the application makes itself name nobody who holds them.
+        // Sessions that the application makes itself have no owner.
         if !self.is_native() {
             (census.entries_tracked, census.entries_run_out) = (census.population, true);
+            census.observation = Some(self.observation().await?);
         }
         census.suspects += census.orphans;
         Ok(census)
     }
 
-    /// How many are idle since `until_ms` or longer.
+    /// Counts the sessions that have been idle since `until_ms` or longer.
     async fn count_due(&self, shard: &Shard, until_ms: u64) -> Result<u64> {
         if self.is_native() {
             let idle = shard.prefix.key("idle");
             return self.count_between(&idle, "-inf", &until_ms.to_string()).await;
         }
-        // The whole second that is running is not over; fractions of it may be.
+        // The current second is not over, but a deadline within it may have passed.
         let (second, key) = (until_ms / 1_000, &shard.anchor);
         let mut sum = self.count_between(key, "0", &format!("({second}")).await?;
         sum += self.count_between(key, &format!("({second}"), &seconds(until_ms)).await?;

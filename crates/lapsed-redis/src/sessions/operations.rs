@@ -1,4 +1,4 @@
-//! Sessions: made, connected to, let go, deleted, put back.
+//! The operations on sessions: activate, connect, disconnect, delete, restore.
 
 use futures::future::try_join_all;
 use lapsed_core::owner::{Claim, Incarnation};
@@ -15,7 +15,7 @@ use crate::owners::{ResolvedClaim, incarnation_arg, unknown_incarnation};
 use crate::script;
 use crate::system_context::{Args, Shard};
 
-/// How often a call is made again because what it works on has changed hands.
+/// How many times a call is repeated because the session has changed its owner in the meantime.
 const TRIES: usize = 20;
 
 impl RedisSessions {
@@ -23,7 +23,7 @@ impl RedisSessions {
         Args::default().key(&shard.anchor).key(self.idle(shard))
     }
 
-    /// Makes, changes or shows one. `None`: there is no such session.
+    /// Creates, changes or shows a session. `None`: there is no such session.
     pub(super) async fn write(
         &self,
         op: &str,
@@ -57,7 +57,7 @@ impl RedisSessions {
             }
             let words: Vec<Vec<u8>> =
                 self.context().run(shard, &script::SESSION_WRITE, args).await?;
-            // What the application put there may be any bytes; here it is only shown.
+            // The application's values may be any bytes; they are only shown here.
             let words: Vec<String> =
                 words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             match words.first().map(String::as_str) {
@@ -75,7 +75,7 @@ impl RedisSessions {
         Err(self.retries_exhausted(op))
     }
 
-    /// Takes the answer of `show` apart.
+    /// Reads the answer of `show`.
     fn read(&self, id: &Name, words: &[String]) -> Option<Session> {
         let number = |at: usize| words.get(at)?.parse::<f64>().ok().map(|n| n as u64);
         let maybe = |at: usize| words.get(at).and_then(|word| word.strip_prefix('='));
@@ -100,7 +100,7 @@ impl RedisSessions {
         })
     }
 
-    /// A reference more or less.
+    /// Adds or removes one reference.
     pub(super) async fn change_references(
         &self,
         request: Option<&RequestId>,

@@ -14,7 +14,7 @@ use crate::receipts::reason_of;
 use crate::script;
 use crate::system_context::{Args, Shard};
 
-/// What one shard answered.
+/// The answer of one shard to a batch.
 struct ShardAnswer {
     outcomes: Vec<(usize, Outcome)>,
     ended: u64,
@@ -62,7 +62,7 @@ impl RedisSessions {
         batch: &Batch,
         places: Vec<usize>,
     ) -> Result<ShardAnswer> {
-        // References first, as the script wants them.
+        // The script requires references before sessions.
         let (mut places, sessions): (Vec<usize>, Vec<usize>) =
             places.into_iter().partition(|at| batch.suspects[*at].incarnation.0 > 0);
         let context = self.context();
@@ -169,7 +169,7 @@ impl RedisSessions {
         Ok(ShardAnswer { outcomes, ended, held: Duration::from_micros(held_us) })
     }
 
-    /// What it carried is in the store's receipt; here it would only be in the way.
+    /// The session's content is in the store's receipt only.
     fn receipt(
         &self,
         batch: &Batch,
@@ -193,7 +193,7 @@ impl RedisSessions {
         }
     }
 
-    /// The connection sent the batch twice: the receipts of the first time are the answer.
+    /// The connection sent the batch twice, so the receipts of the first attempt are the answer.
     async fn answer_from_receipts(
         &self,
         shard: &Shard,

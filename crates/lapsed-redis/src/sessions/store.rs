@@ -10,8 +10,8 @@ use lapsed_core::sessions::{
     Activated, Deleted, ReferenceChange, ReferenceStep, Session, SessionProfile, SessionsStore,
 };
 use lapsed_core::sweep::{
-    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
-    TidyLimits,
+    Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, PassMode, Suspect, SuspectPage,
+    Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
@@ -19,7 +19,7 @@ use lapsed_core::{Error, Name, Result, SystemId};
 use super::RedisSessions;
 
 impl RedisSessions {
-    /// Owners are for what is written through lapsed.
+    /// Refuses operations on owners in adopt mode, where sessions have no owners.
     fn require_native(&self, operation: &str) -> Result<()> {
         if self.is_native() {
             return Ok(());
@@ -77,6 +77,15 @@ impl Sweep for RedisSessions {
 
     async fn census(&self) -> Result<Census> {
         self.count().await
+    }
+
+    /// The index is sorted by time, so that nothing has to be read in full.
+    async fn survey(&self, act: PassMode) -> Result<Option<Census>> {
+        self.count_and_observe(act).await
+    }
+
+    async fn confirm_adoption(&self) -> Result<u64> {
+        self.confirm().await
     }
 
     async fn suspects(&self, request: PageRequest) -> Result<SuspectPage> {

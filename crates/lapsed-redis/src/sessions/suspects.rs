@@ -15,13 +15,13 @@ use crate::system_context::{Args, Shard};
 /// Scores from here on are milliseconds; below, seconds.
 pub(super) const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
-/// What is read at least of an index at a time: some of it may be nobody's.
+/// The fewest rows that are read of an index at a time; some of them may not be valid.
 const ROWS_MIN: usize = 100;
 
 /// How many suspects are read at a time once a pass is under way.
 const PREFETCH_MAX: usize = 500;
 
-/// Where a page goes on: first references, then sessions; in each shard after shard.
+/// The position at which a page continues: first references, then sessions, each shard after shard.
 #[derive(Clone, Debug)]
 enum SuspectCursor {
     Reference(overdue_owners::OverdueCursor),
@@ -57,10 +57,10 @@ fn parse_cursor(cursor: &Cursor) -> Result<SuspectCursor> {
     }
 }
 
-/// A session of the index: since when nobody is connected, and which.
+/// A session of the index: since when it has no references, and its id.
 type IdleSession = (u64, String);
 
-/// Its broadcaster, and when it was disconnected, as the application wrote them.
+/// A session's broadcaster and time of disconnection, as the application wrote them.
 type DisconnectFacts = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 impl RedisSessions {
@@ -73,14 +73,14 @@ impl RedisSessions {
         }))
     }
 
-    /// One page, from what was read ahead if it goes on from there.
+    /// Reads one page, from the prefetched suspects if it continues at their cursor.
     pub(super) async fn page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let read = async |request: PageRequest| self.read_page(&request).await;
         let after = |suspect: &Suspect| self.place_after(suspect);
         self.inner.prefetch.page(&*self.context().clock, request, PREFETCH_MAX, read, after).await
     }
 
-    /// As many as there is room for: references first, then sessions, shard after shard.
+    /// Reads up to the limit: references first, then sessions, shard after shard.
     async fn read_page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let mut from = Some(parse_cursor(&request.after)?);
         let mut page = SuspectPage { last: true, ..SuspectPage::default() };
@@ -98,7 +98,7 @@ impl RedisSessions {
         Ok(page)
     }
 
-    /// What one shard has of one kind, and where to look after that.
+    /// Reads references or sessions of one shard, and the position after them.
     async fn part(
         &self,
         at: &SuspectCursor,
@@ -237,7 +237,7 @@ impl RedisSessions {
             let rows: Vec<(Vec<u8>, f64)> =
                 self.context().connection.query("ZRANGEBYSCORE", &cmd).await?;
             let count = rows.len();
-            // What is no name is not ours, and must not take the place of what is.
+            // A member that is not a valid name is skipped, and must not use up the page's limit.
             let named = |(id, score): (Vec<u8>, f64)| {
                 Some((read(score), Name::from_bytes(&id).ok()?.to_string()))
             };

@@ -31,6 +31,8 @@ on_both_engines! {
     commands_that_run_once_judge_by_what_earlier_ones_saw,
     trap_a3_a_newcomer_that_registers_before_its_first_heartbeat_keeps_its_entries,
     trap_a3_a_name_that_comes_back_after_its_eviction_is_a_newcomer,
+    an_instance_that_restarts_under_its_name_and_beats_first_keeps_what_it_registers,
+    an_instance_that_restarts_under_its_name_and_registers_first_loses_it_with_its_old_entries,
     the_guard_itself_spares_a_newcomer,
     explain_tells_a_heartbeat_that_is_gone_from_one_that_never_came,
     a_dry_run_and_a_census_record_nothing,
@@ -266,6 +268,38 @@ async fn trap_a3_a_name_that_comes_back_after_its_eviction_is_a_newcomer(engine:
     tokio::time::sleep(TTL).await;
     assert_eq!(pass(&sweeper).await.reclaimed, 0);
     assert_eq!(world.app.registry().len(), 25);
+}
+
+/// Its heartbeat ran out and its old entries are still there. With one heartbeat before anything else, all of it is its own again.
+async fn an_instance_that_restarts_under_its_name_and_beats_first_keeps_what_it_registers(
+    engine: Engine,
+) {
+    let world = World::new(engine, layout(TTL)).await;
+    world.fleet();
+    let sweeper = world.sweeper();
+    pass(&sweeper).await;
+    world.app.call(&["DEL", "instance:heartbeat:i-1"]);
+    world.app.beat("i-1", LONG_MS);
+    world.app.register("i-1", &keys("again", 5));
+    tokio::time::sleep(2 * TTL).await;
+    let report = pass(&sweeper).await;
+    assert_eq!((report.reclaimed, report.stopped), (0, Stopped::Done), "{report:?}");
+    assert_eq!(world.app.registry().len(), 30);
+}
+
+/// What `docs/guarantees.md` says of P1 in adopt mode: without incarnations, its new entries cannot be told from its old ones.
+async fn an_instance_that_restarts_under_its_name_and_registers_first_loses_it_with_its_old_entries(
+    engine: Engine,
+) {
+    let world = World::new(engine, layout(TTL)).await;
+    world.fleet();
+    let sweeper = world.sweeper();
+    pass(&sweeper).await;
+    world.app.call(&["DEL", "instance:heartbeat:i-1"]);
+    world.app.register("i-1", &keys("again", 5));
+    let mut sum = Sum::default();
+    sweep_until(&sweeper, &mut sum, || world.app.registry().len() == 20).await;
+    assert_eq!(sum.reclaimed, 10, "the five of before and the five of now");
 }
 
 /// Somebody sends its entries to be reclaimed, on whatever ground: the script knows better.

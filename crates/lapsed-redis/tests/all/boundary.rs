@@ -19,30 +19,30 @@ use lapsed_testbed::{Engine, RedisServer, ServerOptions, SettableClock};
 use crate::fixture::{TTL, id, layout, sessions_layout};
 use crate::story::{eventually, name};
 
-const BEGIN_MS: u64 = 1_900_000_000_000;
-const TTL_MS: u64 = TTL.as_millis() as u64;
+pub const BEGIN_MS: u64 = 1_900_000_000_000;
+pub const TTL_MS: u64 = TTL.as_millis() as u64;
 
-struct Timed {
+pub struct Timed {
     clock: SettableClock,
     /// This process's clock, which moves with the server's.
     own: ManualClock,
-    redis: Redis,
-    _server: RedisServer,
+    pub redis: Redis,
+    pub server: RedisServer,
 }
 
 impl Timed {
-    fn new() -> Timed {
+    pub fn new() -> Timed {
         let clock = SettableClock::standing_at(BEGIN_MS).unwrap();
         let server = ServerOptions::new(Engine::Valkey).clock(&clock).start().unwrap();
         let own = ManualClock::at(BEGIN_MS);
         let address = RedisAddress::new(&server.url());
         let redis = Redis::with_clock(&address, Arc::new(own.clone())).unwrap();
-        Timed { clock, own, redis, _server: server }
+        Timed { clock, own, redis, server }
     }
 
     /// Moves the clock in steps, between which the system is asked: a longer silence counts as an
     /// absence of the server.
-    async fn move_to(&self, ms: u64, system: &dyn Sweep) {
+    pub async fn move_to(&self, ms: u64, system: &dyn Sweep) {
         let mut now_ms = self.redis.info().await.unwrap().now_ms;
         while now_ms < ms {
             now_ms = ms.min(now_ms + TTL_MS / 4);
@@ -62,12 +62,12 @@ impl Timed {
     }
 }
 
-async fn suspects(sweep: &dyn Sweep) -> Vec<Suspect> {
+pub async fn suspects(sweep: &dyn Sweep) -> Vec<Suspect> {
     let request = PageRequest { after: Cursor::default(), limit: 10, undeclared_max: None };
     sweep.suspects(request).await.unwrap().suspects
 }
 
-async fn reclaim(sweep: &dyn Sweep, number: u64, act: PassMode, suspect: &Suspect) -> Outcome {
+pub async fn reclaim(sweep: &dyn Sweep, number: u64, act: PassMode, suspect: &Suspect) -> Outcome {
     let id = BatchId { sweeper: "by-hand".into(), number };
     let batch = Batch { id, suspects: vec![suspect.clone()], act, term: None };
     sweep.reclaim(batch).await.unwrap().outcomes.remove(0)

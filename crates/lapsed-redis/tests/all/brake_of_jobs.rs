@@ -26,6 +26,7 @@ async fn slow(beside: &Beside) -> Beside {
     let beside = beside.with(AdoptedInflightLayout { orphan_threshold, ..layout() });
     let back_ms = beside.redis.info().await.unwrap().back_ms;
     beside.until_ms(back_ms + THRESHOLD_MS + 1_000).await;
+    beside.inflight.confirm_adoption().await.unwrap();
     beside
 }
 

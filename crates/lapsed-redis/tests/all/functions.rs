@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lapsed_core::owner::Claim;
 use lapsed_core::registry::TakePolicy;
+use lapsed_core::request::REQUESTS_MAX;
 use lapsed_core::sessions::SessionsStore;
 use lapsed_core::{Error, Kind, Name};
 use lapsed_testbed::RedisServer;
@@ -192,7 +193,90 @@ async fn bytes_that_are_no_text_are_refused(server: &RedisServer) {
     }
 }
 
-async fn sessions_live_and_die(server: &RedisServer) {
+/// Each call is repeated as a client does that did not get the answer; `key=` stands in front of the system's name.
+async fn a_repeated_call_with_its_key_counts_once(server: &RedisServer) {
+    let mut shared = Shared::on(server).await;
+    let ttl = TTL.as_millis().to_string();
+    let (hash, heartbeat, system) =
+        (shared.hash.clone(), shared.heartbeat("i-1"), shared.system.clone());
+    let keys = [hash.as_str(), &heartbeat];
+    let mut start = |key: &str, owner: &str| {
+        let key = format!("key={key}");
+        shared.caller.fcall("lapsed_registry_start", &keys, &[&key, &system, owner, &ttl])
+    };
+    let life = start("s-1", "i-1").unwrap();
+    assert_eq!(start("s-1", "i-1").unwrap(), life, "the same incarnation");
+    assert_ne!(start("s-2", "i-1").unwrap(), life, "another request begins another one");
+    assert!(start("s-1", "other").unwrap_err().starts_with("REUSED "));
+
+    let (redis, id, layout) = (connect(&server.url()), id(Kind::Sessions), sessions_layout(1));
+    let (system, set) = (id.name.to_string(), layout.disconnected_key.clone());
+    let (session, refs) = (layout.session_key.of("s"), layout.ref_count_key.of("s"));
+    let prefix = layout.broadcaster_key.of("");
+    let _sessions = redis.sessions(id, layout).unwrap();
+    let keys = [set.as_str(), &session, &refs, &prefix];
+    let caller = &mut shared.caller;
+    caller.must("lapsed_sessions_activate", &keys, &[&system, "s", "value", "x"]);
+    caller.must("lapsed_sessions_start", &[&set], &[&system, "w", &ttl]);
+    let mut change = |key: &str, what: &str| {
+        let key = format!("key={key}");
+        caller.must(&format!("lapsed_sessions_{what}"), &keys, &[&key, &system, "s", "w", ""])
+    };
+    for (key, what, references) in
+        [("c-1", "connect", "1"), ("c-2", "connect", "2"), ("d-1", "disconnect", "1")]
+    {
+        let first = change(key, what);
+        assert_eq!(first.lines().next(), Some(references), "{key}: {first}");
+        assert_eq!(change(key, what), first, "{key}: counted once");
+    }
+    assert_eq!(shared.caller.call(&["GET", &refs]).unwrap().to_string(), "1");
+}
+
+/// Beyond their number the oldest requests are forgotten first, a few with each new one.
+async fn the_oldest_of_too_many_requests_are_forgotten(server: &RedisServer) {
+    let mut shared = Shared::on(server).await;
+    let (hash, heartbeat, system) =
+        (shared.hash.clone(), shared.heartbeat("i-1"), shared.system.clone());
+    let keys = [hash.as_str(), &heartbeat];
+    let mut start = |key: &str| {
+        let key = format!("key={key}");
+        shared.caller.must("lapsed_registry_start", &keys, &[&key, &system, "i-1", "60000"])
+    };
+    let first = start("first");
+    let second = start("second");
+    assert_eq!((start("first"), start("second")), (first.clone(), second.clone()), "both are kept");
+    let find = "local cursor, found = '0', nil
+        repeat
+          local page = redis.call('SCAN', cursor, 'MATCH', '*' .. ARGV[1] .. ':requests*', 'COUNT', 1000)
+          cursor = page[1]
+          for _, key in ipairs(page[2]) do
+            if redis.call('TYPE', key)['ok'] == 'zset' then found = key end
+          end
+        until cursor == '0'
+        return found";
+    let requests = shared.caller.call(&["EVAL", find, "0", &shared.system]).unwrap().to_string();
+    // In pieces, because others use the server, too.
+    let fill = "local newest = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
+        for n = ARGV[1], ARGV[2] do redis.call('ZADD', KEYS[1], newest, 'z' .. n) end
+        return redis.call('ZCARD', KEYS[1])";
+    let missing = REQUESTS_MAX - 2;
+    let mut filled = String::new();
+    for first in (1..=missing).step_by(2_000) {
+        let (from, to) = (first.to_string(), missing.min(first + 1_999).to_string());
+        filled =
+            shared.caller.call(&["EVAL", fill, "1", &requests, &from, &to]).unwrap().to_string();
+    }
+    assert_eq!(filled, REQUESTS_MAX.to_string());
+    let mut start = |key: &str| {
+        let key = format!("key={key}");
+        shared.caller.must("lapsed_registry_start", &keys, &[&key, &system, "i-1", "60000"])
+    };
+    start("one more than fit");
+    assert_eq!(start("second"), second, "only what is too much is forgotten");
+    assert_ne!(start("first"), first, "a forgotten key is a new request");
+}
+
+async fn sessions_are_made_referenced_and_reclaimed_by_functions(server: &RedisServer) {
     let mut caller = Caller::on(server).await;
     let (redis, id, layout) = (connect(&server.url()), id(Kind::Sessions), sessions_layout(1));
     let system = id.name.to_string();
@@ -302,5 +386,7 @@ on_both! {
     registered_natively_seen_by_fcall,
     what_makes_no_sense_is_refused,
     bytes_that_are_no_text_are_refused,
-    sessions_live_and_die,
+    a_repeated_call_with_its_key_counts_once,
+    the_oldest_of_too_many_requests_are_forgotten,
+    sessions_are_made_referenced_and_reclaimed_by_functions,
 }

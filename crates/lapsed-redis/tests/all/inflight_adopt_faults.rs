@@ -20,7 +20,7 @@ lapsed_testbed::steady_async_tests! {
     the_answer_to_a_reclaim_is_lost,
     answers_lost_again_and_again_are_settled,
     recoverers_killed_in_the_middle,
-    out_of_memory,
+    a_server_out_of_memory_leaves_nothing_half_done,
     a_user_who_may_not,
 }
 
@@ -227,8 +227,8 @@ async fn recoverers_killed_in_the_middle() {
         seed ^= seed >> 7;
         seed ^= seed << 17;
         let policy = Policy { batch: 20, ..Policy::default() };
-        let doomed = beside.with(layout()).sweeper_with("doomed", policy);
-        let task = tokio::spawn(async move { pass(&doomed, PassMode::Reclaim).await.reclaimed });
+        let aborted = beside.with(layout()).sweeper_with("aborted", policy);
+        let task = tokio::spawn(async move { pass(&aborted, PassMode::Reclaim).await.reclaimed });
         tokio::time::sleep(Duration::from_micros(seed % 12_000)).await;
         task.abort();
         killed += usize::from(task.await.is_err());
@@ -240,7 +240,7 @@ async fn recoverers_killed_in_the_middle() {
 }
 
 /// Takes no writes: nothing is half done, and it goes on by itself.
-async fn out_of_memory() {
+async fn a_server_out_of_memory_leaves_nothing_half_done() {
     for engine in Engine::ALL {
         let server = RedisServer::start(engine).unwrap();
         let beside = beside(&server, layout());

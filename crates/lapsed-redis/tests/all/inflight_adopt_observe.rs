@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use lapsed_core::sweep::{PassMode, Stopped, Sweep};
+use lapsed_redis::AdoptedInflightLayout;
 use lapsed_testbed::{Engine, RedisServer};
 
 use crate::inflight_app::{App, Beside, layout, pass, payload, uuid};
@@ -12,6 +13,7 @@ use crate::story::{eventually, on_both_engines};
 on_both_engines! {
     a_backlog_of_orphans_waits_for_a_confirmation,
     jobs_of_a_healthy_fleet_need_no_confirmation,
+    a_shorter_threshold_is_observed_anew,
 }
 
 /// A server that has been there for longer than a threshold; nobody has confirmed anything.
@@ -64,4 +66,23 @@ async fn jobs_of_a_healthy_fleet_need_no_confirmation(engine: Engine) {
     beside.app.orphans(20, 20, "default");
     let second = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
     assert_eq!((second.reclaimed, beside.app.queued("default")), (20, 30), "{second:?}");
+}
+
+/// A heartbeat comes every minute, say, and somebody writes `orphan_threshold = "1s"`: everybody looks due.
+async fn a_shorter_threshold_is_observed_anew(engine: Engine) {
+    let (_server, beside) = beside(engine).await;
+    let long = AdoptedInflightLayout { orphan_threshold: Duration::from_secs(600), ..layout() };
+    let patient = beside.with(long);
+    for n in 0..10 {
+        beside.app.orphan(&uuid(n), payload(n, "default"));
+    }
+    for n in 100..120 {
+        let minute_ago = (beside.app.now_ms() - 60_000).to_string();
+        beside.app.register_at(&uuid(n), payload(n, "default"), &minute_ago);
+    }
+    let due = patient.inflight.survey(PassMode::Reclaim).await.unwrap().unwrap();
+    assert!(due.observation.unwrap().confirmed_ms.is_some(), "twenty of thirty have a heartbeat");
+    let report = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
+    assert_eq!((report.reclaimed, report.stopped), (0, Stopped::Brake), "{report:?}");
+    assert!(report.detail.as_ref().unwrap().contains("only observes"), "{report:?}");
 }

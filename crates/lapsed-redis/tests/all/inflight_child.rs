@@ -11,6 +11,7 @@ use lapsed_core::sweep::policy::Policy;
 use lapsed_testbed::Program;
 
 use crate::jobs::{id, patient, system};
+use crate::rescue::many_orphans::{SHORT, of_mails};
 use crate::story::{connect, name, pass, sweeper_called};
 
 const PART: &str = "LAPSED_TEST_PART";
@@ -18,6 +19,8 @@ const URL: &str = "LAPSED_TEST_URL";
 
 /// Recovers, in small batches, until it is killed.
 pub const SWEEPER: &str = "sweeper";
+/// With a profile behind it: puts jobs of that system back, in small batches, until it is killed.
+pub const RESCUER: &str = "rescuer ";
 /// Takes what there is, and completes it when it is told to.
 pub const WORKER: &str = "worker";
 
@@ -25,7 +28,7 @@ pub const WORKER: &str = "worker";
 pub fn start(part: &str, url: &str) -> Program {
     let own = std::env::current_exe().unwrap();
     let prepare = |command: &mut Command| {
-        command.args(["inflight_child::plays_its_part", "--exact", "--nocapture", "-q"]);
+        command.args(["inflight_child::inflight_worker_process", "--exact", "--nocapture", "-q"]);
         command.env(PART, part).env(URL, url);
     };
     let program = Program::start(&own, prepare).unwrap();
@@ -44,15 +47,16 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-/// Nothing, unless a story has started it.
+/// The entry point of a child process. It does nothing unless another test has started it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plays_its_part() {
+async fn inflight_worker_process() {
     let (Ok(part), Ok(url)) = (std::env::var(PART), std::env::var(URL)) else { return };
     println!();
     say("begins");
     match part.as_str() {
         SWEEPER => sweep(&url).await,
         WORKER => work(&url).await,
+        rescuer if rescuer.starts_with(RESCUER) => rescue(&rescuer[RESCUER.len()..], &url).await,
         other => panic!("there is no part {other}"),
     }
 }
@@ -64,6 +68,16 @@ async fn sweep(url: &str) {
     let sweeper = sweeper_called(&called, &sweep, &redis, Policy { batch: 5, ..Policy::default() });
     sweep.census().await.unwrap();
     say("recovers");
+    loop {
+        pass(&sweeper).await;
+    }
+}
+
+async fn rescue(profile: &str, url: &str) {
+    let redis = connect(url);
+    let sweep: Arc<dyn Sweep> = of_mails(&redis, profile, SHORT);
+    let called = format!("rescuer-{}", std::process::id());
+    let sweeper = sweeper_called(&called, &sweep, &redis, crate::rescue::bit_by_bit());
     loop {
         pass(&sweeper).await;
     }

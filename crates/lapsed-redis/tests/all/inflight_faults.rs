@@ -31,7 +31,7 @@ on_both_engines! {
     trap_x7_tokens_grow_whatever_the_server_remembers,
     trap_e5_what_has_no_record_is_taken_off_the_list,
     something_else_under_a_key,
-    out_of_memory,
+    a_server_out_of_memory_loses_no_job_and_accepts_completions,
 }
 
 lapsed_testbed::steady_async_tests! {
@@ -44,7 +44,7 @@ async fn the_recoverer_is_killed_a_hundred_times(engine: Engine) {
     const JOBS: usize = 6_000;
     let world = World::new(ServerOptions::new(engine), patient());
     world.enqueue("j", JOBS).await;
-    let (_, taken) = world.doomed("w", JOBS).await;
+    let (_, taken) = world.dying_worker("w", JOBS).await;
     assert_eq!(taken.len(), JOBS);
     world.suspect(1).await;
     let beside = world.sweeper(Policy { batch: 3, max_ops: Some(20), ..Policy::default() });
@@ -68,7 +68,7 @@ async fn the_recoverer_is_killed_a_hundred_times(engine: Engine) {
         let counts = world.jobs.counts().await.unwrap();
         assert!(counts.balances(), "after {kills} kills: {counts:?}");
         if counts.in_flight == 0 {
-            world.doomed(&format!("w{kills}"), JOBS).await;
+            world.dying_worker(&format!("w{kills}"), JOBS).await;
             world.suspect(1).await;
         }
     }
@@ -113,7 +113,7 @@ async fn killed_and_restarted_with_its_data_on_disk(engine: Engine) {
     const JOBS: usize = 300;
     let world = World::new(ServerOptions::new(engine).persistence(Persistence::Aof), patient());
     world.enqueue("j", JOBS).await;
-    world.doomed("dead", 100).await;
+    world.dying_worker("dead", 100).await;
     let server = &world.server;
     through(&world, JOBS, async |ledger: &Ledger| {
         for kill in 1..=3u64 {
@@ -136,7 +136,7 @@ async fn answers_are_lost_after_the_script_ran(engine: Engine) {
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url(), patient());
     world.enqueue("j", JOBS).await;
-    world.doomed("dead", 100).await;
+    world.dying_worker("dead", 100).await;
     through(&world, JOBS, async |ledger: &Ledger| {
         for loss in 1..=10u64 {
             let until = 20 * loss;
@@ -183,7 +183,7 @@ async fn the_answer_to_a_recovery_is_lost(engine: Engine) {
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url(), patient());
     world.enqueue("j", 50).await;
-    world.doomed("w", 50).await;
+    world.dying_worker("w", 50).await;
     world.suspect(50).await;
     let found = suspects(&world.jobs).await;
     let sent = batch("in-doubt", 1, found);
@@ -201,7 +201,7 @@ async fn the_answer_to_a_recovery_is_lost(engine: Engine) {
     let told = again.outcomes.iter().filter(|o| matches!(o, Outcome::Reclaimed(Some(_))));
     assert_eq!(told.count(), 49);
     // Cut off before it arrived, it never will be carried out.
-    let (claim, _) = world.doomed("x", 50).await;
+    let (claim, _) = world.dying_worker("x", 50).await;
     world.suspect(50).await;
     let late = batch("too-late", 1, suspects(&world.jobs).await);
     proxy.cut();
@@ -222,7 +222,7 @@ async fn trap_e10_ten_thousand_jobs_of_one_worker(engine: Engine) {
     const JOBS: usize = 10_000;
     let world = World::new(ServerOptions::new(engine), patient());
     world.enqueue("j", JOBS).await;
-    world.doomed("w", JOBS).await;
+    world.dying_worker("w", JOBS).await;
     world.sweep_all(Policy::default()).await;
     assert_eq!(world.jobs.counts().await.unwrap().queued, JOBS as u64);
     // The owner's name is used again, and hides nothing (E12).
@@ -279,7 +279,7 @@ async fn trap_e5_what_has_no_record_is_taken_off_the_list(engine: Engine) {
     let app = world.app();
     let key = |what: &str| format!("lapsed:{{lapsed:inflight}}:{}:{what}", crate::jobs::id());
     app.call(&["HDEL", &key("jobs"), "j00000"]);
-    let (claim, taken) = world.doomed("w", 2).await;
+    let (claim, taken) = world.dying_worker("w", 2).await;
     assert_eq!(taken.len(), 2);
     assert_eq!(app.number(&["LLEN", &key("queue:q")]), 0);
     app.call(&["HDEL", &key("jobs"), "j00001"]);
@@ -331,10 +331,10 @@ async fn something_else_under_a_key(engine: Engine) {
 }
 
 /// Nothing can be taken or put back, nothing is lost; ends are still taken, they free something.
-async fn out_of_memory(engine: Engine) {
+async fn a_server_out_of_memory_loses_no_job_and_accepts_completions(engine: Engine) {
     let world = World::new(ServerOptions::new(engine), patient());
     world.enqueue("j", 20).await;
-    let (claim, taken) = world.doomed("w", 10).await;
+    let (claim, taken) = world.dying_worker("w", 10).await;
     let app = world.app();
     app.call(&["CONFIG", "SET", "maxmemory", "1"]);
     assert!(world.jobs.take(&claim, &name("q"), 5).await.is_err());

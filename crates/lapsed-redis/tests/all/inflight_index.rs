@@ -33,7 +33,7 @@ fn key(what: &str) -> String {
 async fn whatever_is_damaged_is_found_and_healed(engine: Engine) {
     let world = World::new(ServerOptions::new(engine), patient());
     world.enqueue("j", 20).await;
-    let (claim, taken) = world.doomed("w", 10).await;
+    let (claim, taken) = world.dying_worker("w", 10).await;
     let inc = claim.incarnation.unwrap();
     let fail = Finish::Fail { error: "no".to_owned() };
     world.jobs.finish(&[taken[0].ticket(inc), taken[1].ticket(inc)], &fail).await.unwrap();

@@ -34,7 +34,7 @@ async fn receipts_of_jobs_of_before_are_read_restored_and_pruned(engine: Engine)
     let world = World::new(ServerOptions::new(engine), patient());
     write_old_jobs(&world);
     world.enqueue("j", 1).await;
-    world.doomed("w-2", 1).await;
+    world.dying_worker("w-2", 1).await;
     world.suspect(1).await;
     reclaim(&world.jobs, 1, suspects(&world.jobs).await).await;
     let receipts = world.receipts().await;

@@ -22,7 +22,7 @@ on_both_engines! {
     a_list_of_any_bytes,
     a_stream_is_put_back_to,
     a_queue_of_another_type_is_refused_alone,
-    given_back_and_failed,
+    jobs_are_given_back_and_fail_on_the_applications_queue,
 }
 
 /// With all that re-encoding would spoil: an empty array, a number beyond doubles, `1.0`.
@@ -201,7 +201,7 @@ async fn a_queue_of_another_type_is_refused_alone(engine: Engine) {
 }
 
 /// A clean shutdown, and a failure, on the application's queue.
-async fn given_back_and_failed(engine: Engine) {
+async fn jobs_are_given_back_and_fail_on_the_applications_queue(engine: Engine) {
     let world = world(engine, QueueFormat::List);
     let app = world.app();
     app.call(&["LPUSH", "queue:q", "one", "two", "three"]);

@@ -28,9 +28,9 @@ use crate::ruby::LIMIT;
 use crate::story::{connect, eventually, pass, sweeper};
 
 lapsed_testbed::steady_async_tests! {
-    registry,
-    sessions,
-    inflight,
+    the_registry_examples_work_in_every_language,
+    the_sessions_examples_work_in_every_language,
+    the_inflight_examples_work_in_every_language,
     a_worker_in_any_language_dies_and_comes_back,
     an_ended_owner_gets_the_lost_error_in_every_language,
     the_document_names_every_function,
@@ -65,7 +65,7 @@ fn run(interpreter: &Path, program: &Path, server: &RedisServer) {
     assert!(output.status.success(), "{}: {said}", program.display());
 }
 
-async fn registry() {
+async fn the_registry_examples_work_in_every_language() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
             let server = RedisServer::start(engine).unwrap();
@@ -91,7 +91,7 @@ async fn registry() {
     }
 }
 
-async fn sessions() {
+async fn the_sessions_examples_work_in_every_language() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
             let server = RedisServer::start(engine).unwrap();
@@ -122,7 +122,7 @@ async fn sessions() {
     }
 }
 
-async fn inflight() {
+async fn the_inflight_examples_work_in_every_language() {
     for engine in Engine::ALL {
         for (ending, interpreter) in LANGUAGES {
             let server = RedisServer::start(engine).unwrap();

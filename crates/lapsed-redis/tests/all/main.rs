@@ -7,6 +7,7 @@ mod adopt;
 mod adopt_observe;
 mod availability;
 mod boundary;
+mod boundary_of_others;
 mod brake_of_jobs;
 mod caller;
 mod chat;

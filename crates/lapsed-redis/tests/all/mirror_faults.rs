@@ -13,8 +13,8 @@ use crate::mirror_world::{NEVER_MS, STALE_MS, World, batch, online, told};
 use crate::story::{eventually, name, on_both_engines};
 
 on_both_engines! {
-    flushed,
-    restarted_empty,
+    a_flushed_mirror_does_not_answer_until_it_is_seeded,
+    a_mirror_restarted_empty_does_not_answer_until_it_is_seeded,
     restored_from_an_old_file,
     trap_x7_a_replica_takes_over_that_missed_the_last_writes,
     the_online_set_is_dropped,
@@ -49,7 +49,7 @@ async fn answers(world: &World) {
     eventually("an answer", async || world.mirror.now_ms().await.ok()).await;
 }
 
-async fn flushed(engine: Engine) {
+async fn a_flushed_mirror_does_not_answer_until_it_is_seeded(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(2).await;
     world.settled().await;
@@ -66,7 +66,7 @@ async fn flushed(engine: Engine) {
     world.silenced("m1", 1).await;
 }
 
-async fn restarted_empty(engine: Engine) {
+async fn a_mirror_restarted_empty_does_not_answer_until_it_is_seeded(engine: Engine) {
     let mut world = World::on(engine);
     world.seed_online(2).await;
     let before = world.mirror.presence(STALE_MS).await.unwrap().incarnation;

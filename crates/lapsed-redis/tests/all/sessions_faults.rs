@@ -19,8 +19,8 @@ lapsed_testbed::steady_async_tests! {
     frozen_for_longer_than_the_grace,
     the_answer_to_a_reclaim_is_lost,
     the_answer_to_a_connect_is_lost,
-    flushed_in_the_middle,
-    out_of_memory,
+    a_server_flushed_during_a_sweep_makes_nothing_up,
+    a_server_out_of_memory_leaves_nothing_half_done,
     a_user_who_may_not,
     a_failover_that_loses_writes,
 }
@@ -232,7 +232,7 @@ async fn the_answer_to_a_connect_is_lost() {
 
 /// Everything is gone at once, also what lapsed knows: nothing is made up, owners are told, and what
 /// comes after is as on the first day.
-async fn flushed_in_the_middle() {
+async fn a_server_flushed_during_a_sweep_makes_nothing_up() {
     let server = start(Engine::Valkey);
     let chat = chat_on(&server).native();
     let sessions = &chat.sessions;
@@ -271,7 +271,7 @@ async fn flushed_in_the_middle() {
 }
 
 /// Takes no writes: nothing is half done, and it goes on by itself.
-async fn out_of_memory() {
+async fn a_server_out_of_memory_leaves_nothing_half_done() {
     for engine in Engine::ALL {
         let server = start(engine);
         let chat = chat_on(&server);

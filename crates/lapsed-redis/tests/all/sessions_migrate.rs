@@ -17,7 +17,7 @@ use lapsed_core::sessions::{SessionProfile, SessionsStore};
 use lapsed_core::sweep::{Cursor, PassMode, Sweep};
 
 on_both_chats! {
-    the_originals_migration,
+    a_reconciliation_does_what_the_originals_migration_does,
     a_dry_run_accounts_for_what_the_real_run_does,
     a_migration_that_was_stopped_goes_on_where_it_was,
     a_migration_under_traffic_and_sweeps_loses_no_session,
@@ -49,7 +49,7 @@ fn the_living() -> BTreeSet<String> {
     (300..1_000).map(uuid).collect()
 }
 
-async fn the_originals_migration(chat: Chat) {
+async fn a_reconciliation_does_what_the_originals_migration_does(chat: Chat) {
     let app = &chat.app;
     populate(app);
     app.call(&["SET", "session:a-string", "not a session"]);

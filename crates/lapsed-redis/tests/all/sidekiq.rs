@@ -137,7 +137,7 @@ fn the_holder_beats_until_it_is_killed() {
 
 /// What a process does that was thought dead: it beats, and finishes, as if nothing had been.
 #[test]
-fn it_obeys() {
+fn a_real_worker_finishes_beats_and_locks_as_it_is_told() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let prefix = "sidekiq:async_http:";
     enqueue(&server, 2);

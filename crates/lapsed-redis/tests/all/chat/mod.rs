@@ -267,6 +267,13 @@ impl Chat {
         Chat { redis, sessions, grace, ..self.clone() }
     }
 
+    /// The same application, with other names in lapsed's configuration. Nobody has confirmed them.
+    pub fn with_layout(&self, layout: SessionsLayout) -> Chat {
+        let redis = Redis::new(&RedisAddress::new(&self.url)).unwrap();
+        let sessions = redis.adopted_sessions(self.id(), layout).unwrap();
+        Chat { redis, sessions, ..self.clone() }
+    }
+
     /// The same keys, written through lapsed from now on.
     pub fn native(&self) -> Chat {
         let redis = Redis::new(&RedisAddress::new(&self.url)).unwrap();

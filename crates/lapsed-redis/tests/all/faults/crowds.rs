@@ -38,7 +38,7 @@ async fn p3_two_sweepers_one_of_them_killed_again_and_again(engine: Engine) {
         holding(&world.registry, &owner, LONG, &keys(&owner, 5)).await;
         living.extend(held_by(&owner, &keys(&owner, 5)));
     }
-    let dead = world.doomed("dead", 20, 100).await;
+    let dead = world.dying_owners("dead", 20, 100).await;
     world.suspect(2_000).await;
     let steady = crate::story::sweeper_called("steady", &world.sweep, &world.redis, slowly());
     let mut sum = Sum::default();
@@ -92,7 +92,7 @@ async fn a_slot_moves_during_a_sweep() {
         dead.extend(held);
     }
     let living = Living::new(&registry, "live", &keys("live", 20)).await;
-    eventually("the end of the doomed", async || {
+    eventually("the end of the dying owners", async || {
         (suspects(&registry).await.len() == 180).then_some(())
     })
     .await;

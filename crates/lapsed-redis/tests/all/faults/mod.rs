@@ -59,7 +59,7 @@ impl World {
     }
 
     /// `owners` that hold `each` keys and will not beat again; all their keys.
-    async fn doomed(&self, prefix: &str, owners: usize, each: usize) -> Vec<String> {
+    async fn dying_owners(&self, prefix: &str, owners: usize, each: usize) -> Vec<String> {
         let mut all = Vec::new();
         for n in 0..owners {
             let owner = format!("{prefix}-{n:02}");
@@ -72,7 +72,7 @@ impl World {
 
     /// Until that many keys of the dead are suspect.
     async fn suspect(&self, count: usize) {
-        eventually("the end of the doomed", async || {
+        eventually("the end of the dying owners", async || {
             (suspects(&self.registry).await.len() >= count).then_some(())
         })
         .await;

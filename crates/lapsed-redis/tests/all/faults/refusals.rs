@@ -19,17 +19,17 @@ use crate::story::{
 use super::{LONG, World, seqs};
 
 on_both_engines! {
-    emptied_in_the_middle,
+    a_server_emptied_during_a_sweep_makes_nothing_up,
     something_else_under_a_key,
-    out_of_memory,
-    without_permission,
+    a_server_out_of_memory_reclaims_nothing_by_halves_and_kills_nobody,
+    a_missing_permission_is_named_and_nothing_is_done_by_halves,
 }
 
 /// FLUSHALL in the middle of a sweep.
-async fn emptied_in_the_middle(engine: Engine) {
+async fn a_server_emptied_during_a_sweep_makes_nothing_up(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
     let app = world.app();
-    world.doomed("dead", 3, 2_000).await;
+    world.dying_owners("dead", 3, 2_000).await;
     let old = holding(&world.registry, "live", LONG, &keys("live", 10)).await;
     world.suspect(3_000).await;
     let sweeper = world.sweeper(Policy::default());
@@ -67,7 +67,7 @@ async fn emptied_in_the_middle(engine: Engine) {
     assert!(ghosts.is_empty(), "{ghosts:?}");
     let living = Living::new(&world.registry, "live", &keys("live", 10)).await;
     assert!(living.claim.incarnation > old.incarnation);
-    let dead = world.doomed("dead", 1, 20).await;
+    let dead = world.dying_owners("dead", 1, 20).await;
     let mut sum = Sum::default();
     let sweeper = world.sweeper(Policy::default());
     sweep_until(&sweeper, &mut sum, || app.registry().len() == 10).await;
@@ -81,7 +81,7 @@ async fn emptied_in_the_middle(engine: Engine) {
 async fn something_else_under_a_key(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
     let app = world.app();
-    let dead = world.doomed("dead", 2, 20).await;
+    let dead = world.dying_owners("dead", 2, 20).await;
     let claim = holding(&world.registry, "live", LONG, &keys("live", 5)).await;
     // With one live owner among three, the brake would hold.
     holding(&world.registry, "live-too", LONG, &[]).await;
@@ -148,10 +148,10 @@ async fn something_else_under_a_key(engine: Engine) {
 
 /// No write is taken any more. Nothing is reclaimed by halves; and who could not beat meanwhile is not
 /// dead for it.
-async fn out_of_memory(engine: Engine) {
+async fn a_server_out_of_memory_reclaims_nothing_by_halves_and_kills_nobody(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
     let app = world.app();
-    let dead = world.doomed("dead", 3, 30).await;
+    let dead = world.dying_owners("dead", 3, 30).await;
     let living = Living::new(&world.registry, "live", &keys("live", 10)).await;
     world.suspect(90).await;
     let sweeper = world.sweeper(slowly());
@@ -179,7 +179,7 @@ async fn out_of_memory(engine: Engine) {
 
 /// A user that may not do all of it: nothing is done by halves, the error names what is missing, and
 /// once it is granted it goes on.
-async fn without_permission(engine: Engine) {
+async fn a_missing_permission_is_named_and_nothing_is_done_by_halves(engine: Engine) {
     let server = RedisServer::start(engine).unwrap();
     let app = App::on(&server);
     app.call(&["ACL", "SETUSER", "sweep", "on", ">pw", "~*", "&*", "+@all"]);
@@ -190,7 +190,7 @@ async fn without_permission(engine: Engine) {
     let sweeper = world.sweeper(Policy::default());
     let mut sum = Sum::default();
     for (nth, command) in ["xadd", "hdel", "info"].into_iter().enumerate() {
-        dead.extend(world.doomed(&format!("dead-{nth}"), 2, 10).await);
+        dead.extend(world.dying_owners(&format!("dead-{nth}"), 2, 10).await);
         world.suspect(20).await;
         let found = suspects(&world.registry).await;
         app.call(&["ACL", "SETUSER", "sweep", &format!("-{command}")]);

@@ -30,7 +30,7 @@ on_both_engines! {
 async fn killed_in_the_middle_of_a_sweep_with_its_data_on_disk(engine: Engine) {
     let world = World::new(ServerOptions::new(engine).persistence(Persistence::Aof));
     let mine = keys("live", 50);
-    let dead = world.doomed("dead", 5, 60).await;
+    let dead = world.dying_owners("dead", 5, 60).await;
     let living = Living::new(&world.registry, "live", &mine).await;
     let sweeper = world.sweeper(slowly());
     let mut sum = Sum::default();
@@ -76,7 +76,7 @@ async fn killed_in_the_middle_of_a_sweep_with_its_data_on_disk(engine: Engine) {
 /// number comes a second time.
 async fn killed_with_all_its_data(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
-    let first = world.doomed("dead", 3, 2_000).await;
+    let first = world.dying_owners("dead", 3, 2_000).await;
     let living = Living::new(&world.registry, "live", &keys("live", 20)).await;
     let sweeper = world.sweeper(Policy::default());
     let mut sum = Sum::default();
@@ -96,7 +96,7 @@ async fn killed_with_all_its_data(engine: Engine) {
     })
     .await;
     assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
-    let second = world.doomed("dead", 1, 30).await;
+    let second = world.dying_owners("dead", 1, 30).await;
     let living = Living::new(&world.registry, "live", &keys("live", 20)).await;
     assert!(living.claim.incarnation > claim.incarnation, "{living:?}", living = living.claim);
     let registered = Instant::now();
@@ -117,7 +117,7 @@ async fn trap_x7_a_replica_is_promoted_that_missed_the_last_writes(engine: Engin
     let replica = RedisServer::replica_of(&primary).unwrap();
     let proxy = Proxy::start(primary.port()).unwrap();
     let world = World::by(primary, &proxy.url());
-    let dead = world.doomed("dead", 3, 50).await;
+    let dead = world.dying_owners("dead", 3, 50).await;
     let living = Living::new(&world.registry, "live", &keys("live", 10)).await;
     let term = world.redis.campaign(&id(), "me", 100).await.unwrap().unwrap();
     world.suspect(150).await;

@@ -16,7 +16,7 @@ use crate::story::{
 use super::{LONG, World};
 
 on_both_engines! {
-    frozen_for_longer_than_a_ttl,
+    a_server_frozen_for_longer_than_a_ttl_costs_nobody_alive_anything,
     the_answer_to_a_reclaim_is_lost,
     a_reclaim_that_never_arrived_is_forbidden,
 }
@@ -27,10 +27,10 @@ lapsed_testbed::steady_async_tests! {
 
 /// SIGSTOP: connections stay open, nothing is answered, clocks go on. What was on its way is carried
 /// out when it wakes up, before anybody could beat.
-async fn frozen_for_longer_than_a_ttl(engine: Engine) {
+async fn a_server_frozen_for_longer_than_a_ttl_costs_nobody_alive_anything(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
     let mine = keys("live", 40);
-    let dead = world.doomed("dead", 4, 50).await;
+    let dead = world.dying_owners("dead", 4, 50).await;
     let living = Living::new(&world.registry, "live", &mine).await;
     // With one live owner among five, the brake would hold.
     holding(&world.registry, "live-too", LONG, &[]).await;
@@ -73,9 +73,9 @@ async fn the_answer_to_a_reclaim_is_lost(engine: Engine) {
     let sweeper = world.sweeper(slowly());
     let mut sum = Sum::default();
     // So that the server knows the scripts: else it is the answer `NOSCRIPT` that is lost.
-    let mut dead = world.doomed("first", 1, 1).await;
+    let mut dead = world.dying_owners("first", 1, 1).await;
     sweep_until(&sweeper, &mut sum, || app.registry().is_empty()).await;
-    dead.extend(world.doomed("dead", 3, 25).await);
+    dead.extend(world.dying_owners("dead", 3, 25).await);
     let living = Living::new(&world.registry, "live", &keys("live", 5)).await;
     world.suspect(75).await;
     for _ in 0..3 {
@@ -103,7 +103,7 @@ async fn a_reclaim_that_never_arrived_is_forbidden(engine: Engine) {
     let proxy = Proxy::start(server.port()).unwrap();
     let world = World::by(server, &proxy.url());
     let app = world.app();
-    let dead = world.doomed("dead", 2, 20).await;
+    let dead = world.dying_owners("dead", 2, 20).await;
     world.suspect(40).await;
     let found = suspects(&world.registry).await;
     let sent = batch("cut-off", 1, found);

@@ -90,7 +90,7 @@ impl World {
     }
 
     /// All that is on the queue, in the hands of somebody who will not beat again.
-    pub async fn doomed(&self, owner: &str, limit: usize) -> (Claim, Vec<Claimed>) {
+    pub async fn dying_worker(&self, owner: &str, limit: usize) -> (Claim, Vec<Claimed>) {
         let claim = self.start(owner).await;
         let mut taken = Vec::new();
         while taken.len() < limit {
@@ -105,7 +105,7 @@ impl World {
 
     /// Until so many jobs of the dead are suspect.
     pub async fn suspect(&self, count: usize) {
-        eventually("the end of the doomed", async || {
+        eventually("the end of the dying owners", async || {
             (suspects(&self.jobs).await.len() >= count.min(10_000)).then_some(())
         })
         .await;

@@ -1,0 +1,63 @@
+-- What the decisive step of every foreign job system may use, before its own part.
+
+-- The type of a key when the batch was judged, `none` if it did not exist. It is asked for once, before the first write.
+local kinds = {}
+local function kind_of(key)
+  local kind = kinds[key]
+  if not kind then
+    kind = redis.call('TYPE', key)['ok']
+    kinds[key] = kind
+  end
+  return kind
+end
+
+-- A value that is the same for all suspects that name it: `ask` is called once.
+local asked = {}
+local function once(name, ask)
+  if asked[name] == nil then
+    asked[name] = ask()
+  end
+  return asked[name]
+end
+
+-- Since when an owner is known to show no sign of life, as lapsed noted it; false if it has not.
+local function silent_since(owner, at)
+  return once('silence of ' .. owner, function()
+    return redis.call('HGET', at.silence, owner)
+  end)
+end
+
+-- Whether a list has this element. The `at.count` that were added first are read once, because nearly all suspects are among them;
+-- the list has its oldest at the right.
+-- O(1), or O(elements to the right) for one that is not
+local function is_listed(key, element, at)
+  local oldest = once('oldest of ' .. key, function()
+    local set = {}
+    for _, one in ipairs(redis.call('LRANGE', key, -at.count - 20, -1)) do
+      set[one] = true
+    end
+    return set
+  end)
+  return oldest[element] or redis.call('LPOS', key, element, 'RANK', '-1')
+end
+
+-- One command for the elements of many suspects, called when all were put back. The elements keep their order.
+local gathered = {}
+local gathered_lists = {}
+local function gather(command, key, ...)
+  local name = command .. ' ' .. key
+  local list = gathered[name]
+  if not list then
+    list = { command = command, key = key }
+    gathered[name], gathered_lists[#gathered_lists + 1] = list, list
+  end
+  for _, word in ipairs({ ... }) do
+    list[#list + 1] = word
+  end
+end
+
+local function call_gathered()
+  for _, list in ipairs(gathered_lists) do
+    each(list.command, list.key, list)
+  end
+end
