@@ -14,7 +14,7 @@ use lapsed_core::sweep::Cursor;
 const TURN: Duration = Duration::from_secs(10);
 
 /// How long a daemon waits for another one's turn before it reads the truth.
-const PATIENCE: Duration = Duration::from_secs(4);
+const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// How often a waiting daemon polls for the snapshot.
 const LOOK: Duration = Duration::from_millis(10);
@@ -37,7 +37,7 @@ impl Availability {
         // truth.
         let _ = self.settings().await;
         let began = self.parts.clock.mono();
-        while self.parts.clock.mono() < began + PATIENCE {
+        while self.parts.clock.mono() < began + WAIT_MAX {
             let turn = self.parts.mirror.snapshot(TURN.as_millis() as u64);
             let turn = self.gated("snapshot", turn).await;
             match self.seeded(turn) {

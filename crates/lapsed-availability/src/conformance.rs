@@ -54,7 +54,7 @@ pub struct AvailabilityFixture {
     pub advance: Advance,
     /// Makes the mirror lose everything, and returns when it has.
     pub lose: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
-    /// What this side waits by.
+    /// The clock by which the process under test waits.
     pub clock: Arc<dyn Clock>,
     /// Values that must be dropped only with the fixture.
     pub keep: Box<dyn std::any::Any + Send + Sync>,
@@ -62,7 +62,7 @@ pub struct AvailabilityFixture {
 
 /// A fixture at work: the operations of one daemon, and the two stores below them.
 pub struct AvailabilityBench {
-    /// What the cases call.
+    /// The system under test, which the cases call.
     pub it: Arc<Availability>,
     pub f: AvailabilityFixture,
 }
@@ -100,7 +100,7 @@ impl AvailabilityFixture {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl AvailabilityBench {
-    /// Until the mirror was there for long enough.
+    /// Advances the clock until the grace after the mirror's return is over.
     pub async fn outlast_grace(&self) {
         let stale_ms = self.f.stale.as_millis() as u64;
         for _ in 0..20 {
@@ -140,19 +140,19 @@ impl AvailabilityBench {
         beats.answer[0]
     }
 
-    /// What the mirror has of one.
+    /// The mirror's entry of one provider.
     pub async fn seen(&self, id: &Name) -> MirrorEntry {
         let looked = self.f.mirror.look(std::slice::from_ref(id)).await.expect("look");
         looked.seen.into_iter().next().expect("one for each")
     }
 
-    /// What is true of one.
+    /// The truth's state of one provider.
     pub async fn state(&self, id: &Name) -> ProviderState {
         let states = self.f.truth.read(std::slice::from_ref(id)).await.expect("read");
         states.into_iter().next().expect("it is known")
     }
 
-    /// Who is available, and whence that is known.
+    /// The available providers, and which store the answer came from.
     pub async fn available(&self) -> (Vec<String>, Source) {
         let found = self.it.available(&Cursor::default(), 1_000).await.expect("available");
         let ids = found.answer.available.iter().map(|one| one.id.to_string()).collect();
@@ -197,7 +197,7 @@ impl AvailabilityBench {
         self.it.suspects(request).await.expect("suspects").suspects
     }
 
-    /// Those suspects as a batch.
+    /// A batch of these suspects.
     pub fn batch(&self, suspects: Vec<Suspect>) -> Batch {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = BatchId { sweeper: Arc::from("conformance"), number };
@@ -210,7 +210,7 @@ impl AvailabilityBench {
         self.it.services().receipts(&self.f.id, query).await.expect("receipts")
     }
 
-    /// All of a reconciliation.
+    /// All changes of a whole reconciliation.
     pub async fn reconcile(&self, act: PassMode) -> Vec<IndexChange> {
         use lapsed_core::reconcile::Reconcile;
         let (mut changes, mut after) = (Vec::new(), Some(Cursor::default()));
@@ -223,7 +223,7 @@ impl AvailabilityBench {
     }
 
     /// Tells the mirror something that is not true, as the newest there is.
-    pub async fn mislead(&self, id: &Name, lie: impl FnOnce(&mut ProviderState)) {
+    pub async fn corrupt_mirror(&self, id: &Name, lie: impl FnOnce(&mut ProviderState)) {
         let mut state = self.state(id).await;
         let version = self.seen(id).await.version.unwrap_or(0).max(state.version) + 1;
         lie(&mut state);

@@ -112,9 +112,9 @@ impl Availability {
     pub async fn available(&self, after: &Cursor, limit: usize) -> Result<Sourced<AvailableFound>> {
         let limit = limit.clamp(1, PAGE_MAX);
         let settings = self.settings().await?;
-        let after_id = match Place::parse(after)? {
-            Place::Truth(id) => Some(id),
-            Place::Mirror(cursor) => {
+        let after_id = match ListingPosition::parse(after)? {
+            ListingPosition::Truth(id) => Some(id),
+            ListingPosition::Mirror(cursor) => {
                 if let Some(found) = self.available_mirrored(&settings, cursor, limit).await {
                     return Ok(self.from(ReadKind::Available, Source::Mirror, found));
                 }
@@ -127,7 +127,7 @@ impl Availability {
         let page = self.parts.truth.available(&settings, after_id.as_ref(), limit);
         let available = self.calls.quiet("available", page).await?;
         let next = available.last().filter(|_| available.len() == limit);
-        let next = next.map(|last| Place::Truth(last.id.clone()).cursor());
+        let next = next.map(|last| ListingPosition::Truth(last.id.clone()).cursor());
         Ok(self.from(ReadKind::Available, Source::Truth, AvailableFound { available, next }))
     }
 
@@ -155,7 +155,7 @@ impl Availability {
                     after = next;
                     continue;
                 }
-                next => next.map(|next| Place::Mirror(next).cursor()),
+                next => next.map(|next| ListingPosition::Mirror(next).cursor()),
             };
             // A single page is already in order.
             if looks > 1 {
@@ -280,17 +280,17 @@ pub(super) fn as_state(seen: MirrorEntry, now_ms: u64) -> ProviderState {
 }
 
 /// Position of a listing, in the mirror or in the truth.
-enum Place {
+enum ListingPosition {
     Mirror(Cursor),
     Truth(Name),
 }
 
-impl Place {
-    fn parse(cursor: &Cursor) -> Result<Place> {
-        let Some(text) = &cursor.0 else { return Ok(Place::Mirror(Cursor::default())) };
+impl ListingPosition {
+    fn parse(cursor: &Cursor) -> Result<ListingPosition> {
+        let Some(text) = &cursor.0 else { return Ok(ListingPosition::Mirror(Cursor::default())) };
         match text.split_once(':') {
-            Some(("m", place)) => Ok(Place::Mirror(Cursor(Some(place.to_owned())))),
-            Some(("t", id)) => Ok(Place::Truth(Name::new(id)?)),
+            Some(("m", place)) => Ok(ListingPosition::Mirror(Cursor(Some(place.to_owned())))),
+            Some(("t", id)) => Ok(ListingPosition::Truth(Name::new(id)?)),
             _ => Err(Error::Invalid(format!(
                 "`after` is {text:?}; give what `next` of the page before said"
             ))),
@@ -299,8 +299,8 @@ impl Place {
 
     fn cursor(self) -> Cursor {
         Cursor(Some(match self {
-            Place::Mirror(Cursor(place)) => format!("m:{}", place.unwrap_or_default()),
-            Place::Truth(id) => format!("t:{id}"),
+            ListingPosition::Mirror(Cursor(place)) => format!("m:{}", place.unwrap_or_default()),
+            ListingPosition::Truth(id) => format!("t:{id}"),
         }))
     }
 }

@@ -16,33 +16,33 @@ use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
 use lapsed_core::sweep::{Cursor, PassMode};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ReconcilePosition {
     /// Comparing the providers of the truth after this one.
     Truth(Option<Name>),
     /// Looking up the mirror's ids from here on.
     Mirror(Cursor),
 }
 
-impl Place {
-    pub fn start() -> Place {
-        Place::Truth(None)
+impl ReconcilePosition {
+    pub fn start() -> ReconcilePosition {
+        ReconcilePosition::Truth(None)
     }
 
-    fn parse(cursor: &Cursor) -> Result<Place> {
-        let Some(text) = &cursor.0 else { return Ok(Place::start()) };
+    fn parse(cursor: &Cursor) -> Result<ReconcilePosition> {
+        let Some(text) = &cursor.0 else { return Ok(ReconcilePosition::start()) };
         match text.split_once(':') {
-            Some(("t", id)) => Ok(Place::Truth(Some(Name::new(id)?))),
-            Some(("m", "")) => Ok(Place::Mirror(Cursor::default())),
-            Some(("m", place)) => Ok(Place::Mirror(Cursor(Some(place.to_owned())))),
+            Some(("t", id)) => Ok(ReconcilePosition::Truth(Some(Name::new(id)?))),
+            Some(("m", "")) => Ok(ReconcilePosition::Mirror(Cursor::default())),
+            Some(("m", place)) => Ok(ReconcilePosition::Mirror(Cursor(Some(place.to_owned())))),
             _ => Err(Error::Invalid(format!("{text:?} is not a cursor of a reconciliation"))),
         }
     }
 
     fn cursor(&self) -> Cursor {
         match self {
-            Place::Truth(None) => Cursor::default(),
-            Place::Truth(Some(id)) => Cursor(Some(format!("t:{id}"))),
-            Place::Mirror(Cursor(place)) => {
+            ReconcilePosition::Truth(None) => Cursor::default(),
+            ReconcilePosition::Truth(Some(id)) => Cursor(Some(format!("t:{id}"))),
+            ReconcilePosition::Mirror(Cursor(place)) => {
                 Cursor(Some(format!("m:{}", place.as_deref().unwrap_or_default())))
             }
         }
@@ -55,7 +55,7 @@ pub(super) struct Compared {
     pub examined: u64,
     pub changes: Vec<IndexChange>,
     pub left: BTreeMap<String, u64>,
-    pub next: Option<Place>,
+    pub next: Option<ReconcilePosition>,
 }
 
 impl Availability {
@@ -63,14 +63,16 @@ impl Availability {
     /// is void.
     pub(super) async fn compare(
         &self,
-        from: Place,
+        from: ReconcilePosition,
         limit: usize,
         act: PassMode,
         attempt: Option<&str>,
     ) -> Result<Option<Compared>> {
         match from {
-            Place::Truth(after) => self.compare_truth(after, limit, act, attempt).await,
-            Place::Mirror(after) => Ok(Some(self.compare_traces(after, limit, act).await?)),
+            ReconcilePosition::Truth(after) => self.compare_truth(after, limit, act, attempt).await,
+            ReconcilePosition::Mirror(after) => {
+                Ok(Some(self.compare_traces(after, limit, act).await?))
+            }
         }
     }
 
@@ -85,7 +87,9 @@ impl Availability {
         let page = self.parts.truth.page(after.as_ref(), limit);
         let states = self.calls.quiet("page", page).await?;
         let last = states.last().filter(|_| states.len() == limit).map(|state| state.id.clone());
-        let next = last.map_or(Place::Mirror(Cursor::default()), |id| Place::Truth(Some(id)));
+        let next = last.map_or(ReconcilePosition::Mirror(Cursor::default()), |id| {
+            ReconcilePosition::Truth(Some(id))
+        });
         let ids: Vec<Name> = states.iter().map(|state| state.id.clone()).collect();
         let looked = self.background("look", self.parts.mirror.look(&ids)).await?;
         let mut compared =
@@ -136,7 +140,7 @@ impl Availability {
         strangers.retain(|id| !known.iter().any(|state| state.id == *id));
         let mut compared = Compared {
             examined: ids.len() as u64,
-            next: next.map(Place::Mirror),
+            next: next.map(ReconcilePosition::Mirror),
             ..Compared::default()
         };
         if strangers.is_empty() {
@@ -215,7 +219,7 @@ pub(super) fn differences(state: &ProviderState, seen: &MirrorEntry) -> Vec<Inde
 #[async_trait]
 impl Reconcile for Availability {
     async fn reconcile(&self, after: Cursor, limit: usize, act: PassMode) -> Result<Reconciled> {
-        let compared = self.compare(Place::parse(&after)?, limit, act, None).await?;
+        let compared = self.compare(ReconcilePosition::parse(&after)?, limit, act, None).await?;
         let compared = compared.unwrap_or_default();
         Ok(Reconciled {
             examined: compared.examined,

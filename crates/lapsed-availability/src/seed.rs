@@ -8,7 +8,7 @@
 //! send a heartbeat again, because the mirror was away.
 
 use crate::operations::Availability;
-use crate::reconcile::Place;
+use crate::reconcile::ReconcilePosition;
 use lapsed_core::error::{Error, Result};
 use lapsed_core::sweep::PassMode;
 
@@ -37,7 +37,7 @@ impl Availability {
 
     /// Runs one attempt; `false`: it is void.
     async fn seed_once(&self, attempt: &str) -> Result<bool> {
-        let mut place = Some(Place::start());
+        let mut place = Some(ReconcilePosition::start());
         while let Some(from) = place {
             let page = self.compare(from, PAGE, PassMode::Reclaim, Some(attempt)).await?;
             let Some(page) = page else { return Ok(false) };

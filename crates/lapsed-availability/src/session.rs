@@ -75,7 +75,7 @@ pub struct WorkSession {
     pub id: Name,
     /// The provider that works on it.
     pub provider: Option<Name>,
-    /// What it is in.
+    /// The status of the session.
     pub status: SessionStatus,
 }
 
@@ -98,18 +98,18 @@ pub enum SessionChange {
     Extend {
         session: Name,
     },
-    /// It was paid for.
+    /// The session was paid for and continues.
     Resume {
         session: Name,
     },
     End {
         session: Name,
     },
-    /// Its time ran out.
+    /// The session's time ran out.
     Expire {
         session: Name,
     },
-    /// It was called off.
+    /// The session was called off.
     Cancel {
         session: Name,
     },

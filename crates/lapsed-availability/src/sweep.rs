@@ -66,7 +66,7 @@ impl Availability {
         }
         let mut suspects = Vec::new();
         for (id, pending) in self
-            .background("doomed", self.parts.mirror.pending_offline(PENDING_OFFLINE_MAX))
+            .background("pending_offline", self.parts.mirror.pending_offline(PENDING_OFFLINE_MAX))
             .await?
         {
             let deadline_ms = pending.beat_ms.saturating_add(stale_ms).min(pending.decided_ms);

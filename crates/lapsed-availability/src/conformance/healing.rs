@@ -46,7 +46,7 @@ pub async fn nobody_is_set_offline_right_after_the_mirror_came_back(b: Availabil
 /// C3: nothing in the truth to count, and something in the mirror.
 pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityBench) {
     let id = b.online("p").await;
-    b.mislead(&id, |state| state.sessions = 7).await;
+    b.corrupt_mirror(&id, |state| state.sessions = 7).await;
     assert!(b.available().await.0.is_empty());
     let changes = b.reconcile(PassMode::Reclaim).await;
     assert_eq!(changes.len(), 1, "{changes:?}");
@@ -58,7 +58,7 @@ pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityBench) {
 /// X7: the truth lost its last commits; what the mirror has is newer by number, and not true.
 pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_corrected(b: AvailabilityBench) {
     let id = b.online("p").await;
-    b.mislead(&id, |state| {
+    b.corrupt_mirror(&id, |state| {
         state.online = false;
         state.active = false;
         state.version += 1_000_000_000;
@@ -97,8 +97,8 @@ pub async fn reconciling_removes_unknown_ids_and_adds_missing_ones(b: Availabili
 
 pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityBench) {
     let [p, q] = [b.online("p").await, b.online("q").await];
-    b.mislead(&p, |state| state.online = false).await;
-    b.mislead(&q, |state| state.sessions = 3).await;
+    b.corrupt_mirror(&p, |state| state.online = false).await;
+    b.corrupt_mirror(&q, |state| state.sessions = 3).await;
     for _ in 0..2 {
         let mut changes = b.reconcile(PassMode::DryRun).await;
         changes.sort_by(|a, b| a.key.cmp(&b.key));

@@ -1,4 +1,4 @@
-//! Who is available, and what is said of it.
+//! Cases about reads: which providers are available, and which store the answer came from.
 
 use std::collections::BTreeSet;
 

@@ -315,7 +315,7 @@ pub async fn a_pass_uses_current_settings(b: AvailabilityBench) {
 /// X7: the truth lost the toggle that a decision was about.
 pub async fn trap_x7_pending_offline_of_a_lost_epoch_is_dropped(b: AvailabilityBench) {
     let id = b.online("p").await;
-    b.mislead(&id, |state| state.epoch += 1_000_000_000).await;
+    b.corrupt_mirror(&id, |state| state.epoch += 1_000_000_000).await;
     b.silence().await;
     decide_offline(&b, &id).await;
     assert!(b.seen(&id).await.pending_offline.is_some());
