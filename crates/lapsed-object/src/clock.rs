@@ -13,9 +13,9 @@ use lapsed_core::clock::Clock;
 use lapsed_core::leases::rules::ClockReading;
 use lapsed_core::{Error, Result};
 
-/// How far two clocks may drift apart, per million.
+/// The largest drift between two clocks, in parts per million.
 const DRIFT_PPM: i64 = 200;
-/// A server may put together its `Date` once a second, and be a little late with it.
+/// A server may compute its `Date` once a second and send it up to this many milliseconds later.
 const STALE_MS: i64 = 50;
 /// A contradiction below this is taken for machines that differ; above it for a clock that was set.
 const DIFFER_MS_MAX: i64 = 5_000;
@@ -25,32 +25,32 @@ const STRAY_MS_MAX: i64 = 2_000;
 /// How long the slack of a contradiction is kept.
 const SLACK_FOR: Duration = Duration::from_secs(600);
 
-/// What is known of the store's clock.
+/// Bounds of the difference between the store's clock and this host's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
-    /// The store is ahead of the monotonic clock by at least so much, in milliseconds.
+    /// The store's clock is ahead by at least this many milliseconds.
     lo: i64,
-    /// And by less than so much.
+    /// The store's clock is ahead by less than this many milliseconds.
     hi: i64,
-    /// When that was known, on the monotonic clock in milliseconds.
+    /// When the bounds were computed, in milliseconds of the monotonic clock.
     at: i64,
-    /// Wall minus monotonic clock then.
+    /// The wall clock minus the monotonic clock at that moment, in milliseconds.
     stray: i64,
-    /// How much further either may be off, since answers contradicted each other.
+    /// How many milliseconds both bounds are widened by, because answers contradicted each other.
     slack: i64,
     slack_until: i64,
 }
 
-/// How far this host's wall clock is off, for whoever looks.
+/// How far the store's clock is ahead of this host's wall clock, for status and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// The store's clock is ahead of this host's by at least so many milliseconds.
+    /// The store's clock is ahead of this host's by at least this many milliseconds.
     pub lo_ms: i64,
-    /// And by at most so many.
+    /// The store's clock is ahead of this host's by at most this many milliseconds.
     pub hi_ms: i64,
 }
 
-/// The store's clock, as far as it is known.
+/// The store's clock, as far as the answers of the store bound it.
 pub struct StoreClock {
     clock: Arc<dyn Clock>,
     bounds: Mutex<Option<Bounds>>,
@@ -66,7 +66,7 @@ impl StoreClock {
         self.clock.mono().as_millis() as i64
     }
 
-    /// An answer to what was sent at `sent_ms` says `date_ms`.
+    /// Narrows the bounds by an answer whose `Date` is `date_ms`, to a request that was sent at `sent_ms`.
     pub fn learn(&self, sent_ms: i64, date_ms: i64) {
         let now = self.mono_ms();
         let fresh = Bounds {
@@ -85,7 +85,7 @@ impl StoreClock {
         });
     }
 
-    /// The earliest and the latest that it may be now. `None`: no answer has told yet.
+    /// The earliest and the latest time that it can be now. `None`: no answer has had a `Date` yet.
     pub fn now(&self) -> Option<(u64, u64)> {
         let now = self.mono_ms();
         let known = self.aged(*self.lock(), now)?;
@@ -94,7 +94,7 @@ impl StoreClock {
         Some((lo.max(0) as u64, hi.max(0) as u64))
     }
 
-    /// The same for judging and granting.
+    /// The time to judge by (the earliest possible) and the time to grant by (the latest possible).
     pub fn clock_reading(&self, store: &str) -> Result<ClockReading> {
         let (judging_ms, granting_ms) = self.now().ok_or_else(|| Error::Unavailable {
             store: store.to_owned(),
@@ -103,21 +103,22 @@ impl StoreClock {
         Ok(ClockReading { judging_ms, granting_ms, back_ms: 0 })
     }
 
-    /// The earliest that it can have been on the store's clock at that time on this host's, as the
-    /// newest answers have it.
+    /// The earliest time that the store's clock can have shown when this host's monotonic clock showed
+    /// `mono_ms`. `None`: no answer has had a `Date` yet.
     pub fn earliest_at(&self, mono_ms: i64) -> Option<u64> {
         let known = (*self.lock())?;
         Some((mono_ms + known.lo).max(0) as u64)
     }
 
-    /// How far this host's wall clock is off.
+    /// How far the store's clock is ahead of this host's wall clock; `None`: that is not known yet.
     pub fn offset(&self) -> Option<Offset> {
         let (lo, hi) = self.now()?;
         let wall = self.clock.wall_ms() as i64;
         Some(Offset { lo_ms: lo as i64 - wall, hi_ms: hi as i64 - wall })
     }
 
-    /// What was known, by now. A host that slept knows nothing: its monotonic clock stood still.
+    /// The bounds at `now`, widened by drift. `None` if the host slept, because its monotonic clock stood
+    /// still.
     fn aged(&self, known: Option<Bounds>, now: i64) -> Option<Bounds> {
         let known = known?;
         if (self.stray() - known.stray).abs() > STRAY_MS_MAX {
@@ -125,7 +126,7 @@ impl StoreClock {
         }
         let drift = (now - known.at).max(0) * DRIFT_PPM / 1_000_000;
         let slack = if now < known.slack_until { known.slack } else { 0 };
-        // Otherwise many small steps would round all of it away.
+        // With a newer time here, many small steps would round the drift away.
         let at = if drift > 0 { now } else { known.at };
         Some(Bounds { lo: known.lo - drift, hi: known.hi + drift, at, slack, ..known })
     }
@@ -140,7 +141,7 @@ impl StoreClock {
 }
 
 impl Bounds {
-    /// Both are true; or, if they cannot be, the newer.
+    /// The intersection of both bounds; if it is empty, the newer bounds with a slack.
     fn meet(self, fresh: Bounds) -> Bounds {
         let (lo, hi) = (self.lo.max(fresh.lo), self.hi.min(fresh.hi));
         if lo < hi {
@@ -151,7 +152,7 @@ impl Bounds {
             return fresh;
         }
         let slack_until = fresh.at + SLACK_FOR.as_millis() as i64;
-        // From one end of what was said to the other.
+        // The slack spans everything that both answers allowed.
         let slack = self.slack.max(gap + (self.hi - self.lo));
         Bounds { slack, slack_until, ..fresh }
     }

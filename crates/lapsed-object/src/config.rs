@@ -14,26 +14,26 @@ use object_store::{BackoffConfig, RetryConfig};
 
 use crate::http::{Connector, MeteredTransport};
 
-/// How many requests an hour unless told.
+/// The default budget, in requests per hour.
 pub const REQUESTS_PER_HOUR: u64 = 100_000;
 
-/// How long one request may take unless told.
+/// The default time limit of one request.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is to be known of a store.
+/// The address of a store and how requests to it are sent.
 #[derive(Clone)]
 pub struct ObjectConfig {
-    /// As the configuration names it: what errors say.
+    /// The store's name in the configuration, which errors contain.
     pub name: String,
     pub url: String,
-    /// The address of a server that is not the provider's own.
+    /// The address of a server other than the provider's own.
     pub endpoint: Option<String>,
     pub region: Option<String>,
     pub access_key_id: Option<String>,
-    /// S3: and proves it.
+    /// S3: the secret of that access key.
     pub secret_access_key: Option<String>,
     pub account: Option<String>,
-    /// Azure: and proves it.
+    /// Azure: the key of that account.
     pub account_key: Option<String>,
     /// Whether an endpoint may be without TLS.
     pub allow_http: bool,
@@ -41,7 +41,7 @@ pub struct ObjectConfig {
     /// servers, and not with an endpoint.
     pub virtual_host: Option<bool>,
     pub requests_per_hour: u64,
-    /// How long one request may take.
+    /// The time limit of one request.
     pub timeout: Duration,
 }
 
@@ -56,7 +56,7 @@ impl std::fmt::Debug for ObjectConfig {
 }
 
 impl ObjectConfig {
-    /// What a URL alone says.
+    /// The configuration of the store at `url`, with defaults for everything else.
     pub fn new(name: &str, url: &str) -> Self {
         ObjectConfig {
             name: name.to_owned(),
@@ -74,7 +74,7 @@ impl ObjectConfig {
         }
     }
 
-    /// Refuses what cannot work, before anything is sent.
+    /// Refuses options that cannot work, before any request is sent.
     pub fn check(&self) -> Result<()> {
         self.place()?;
         if self.timeout.is_zero() || self.requests_per_hour == 0 {
@@ -96,7 +96,7 @@ impl ObjectConfig {
         Ok(())
     }
 
-    /// Provider, bucket and prefix.
+    /// The provider, the bucket and the prefix that the URL names.
     pub(crate) fn place(&self) -> Result<BucketLocation<'_>> {
         let wrong = || {
             Error::Invalid(format!(
@@ -124,7 +124,7 @@ impl ObjectConfig {
         Err(wrong())
     }
 
-    /// The client of `object_store`, over our wire.
+    /// The client of `object_store`, which sends its requests through [`MeteredTransport`].
     pub(crate) fn client(
         &self,
         transport: &Arc<MeteredTransport>,
@@ -207,12 +207,12 @@ impl ObjectConfig {
             builder = builder.with_base_url(endpoint);
         }
         let client = Arc::new(builder.build()?);
-        // It compares generations, not ETags, when it deletes.
+        // Google compares generations, not ETags, when it deletes, so there is no signer.
         Ok(Client { objects: client.clone(), pages: client, signer: None })
     }
 }
 
-/// Repeating is ours to do: whoever repeats must know what was repeated.
+/// Turns off retries in the client: the caller must know which request was repeated.
 fn no_retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig::default(),
@@ -225,7 +225,7 @@ fn no_retries() -> RetryConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestSigning {
     Required,
-    /// For a simulated bucket, which does not check it.
+    /// For a simulated bucket, which does not check signatures.
     Omitted,
 }
 
@@ -253,11 +253,12 @@ pub(crate) struct BucketLocation<'c> {
     pub(crate) prefix: &'c str,
 }
 
-/// The sides of one client that are used.
+/// One client, by the interfaces of it that are used.
 pub(crate) struct Client {
     pub(crate) objects: Arc<dyn object_store::ObjectStore>,
     pub(crate) pages: Arc<dyn PaginatedListStore>,
-    /// For what `object_store` itself does not offer: deleting only what was read.
+    /// Signs requests that `object_store` does not offer: a delete on the condition that the object is
+    /// unchanged.
     pub(crate) signer: Option<Arc<dyn Signer>>,
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// The most receipts that an object owes before they must go to the log.
 pub(crate) const OWED_MAX: usize = 16;
 
-/// The sweeper that a receipt names when it was an operation that cleared.
+/// The sweeper in a receipt when an operation, not a sweep, cleared the entry.
 pub(crate) const BY_OPERATION: &str = "operation";
 
 /// A receipt for what was cleared, stored in the object until it is in the log.
@@ -30,7 +30,7 @@ pub(crate) struct OwedReceipt {
 #[allow(clippy::large_enum_variant, reason = "one is in hand at a time, never a list of them")]
 pub(crate) enum Content {
     Lease(LeaseKey, LeaseRecord),
-    /// `None`: decided once, deleted since; it stands for "nothing there" until it goes itself.
+    /// `None`: the decision was deleted. The empty object counts as missing until it is deleted itself.
     Decision(Name, Option<DecisionMarker>),
 }
 
@@ -41,19 +41,19 @@ pub(crate) struct Document {
     pub(crate) content: Content,
     pub(crate) bucket: Option<String>,
     pub(crate) owed: Vec<OwedReceipt>,
-    /// The log object that last took what was owed.
+    /// The log object to which owed receipts were last moved.
     pub(crate) logged_in: u64,
-    /// The newest bucket in which a record is filed to be forgotten.
+    /// The newest bucket of the index that lists this record as one to forget.
     pub(crate) watch: Option<String>,
 }
 
 impl Document {
-    /// Of a key that was never leased.
+    /// The empty record of a key that was never leased.
     pub(crate) fn lease(key: &LeaseKey) -> Document {
         Document::new(Content::Lease(key.clone(), LeaseRecord::default()))
     }
 
-    /// Of a transaction that was never decided.
+    /// The empty marker of a transaction that was never decided.
     pub(crate) fn decision(txn: &Name) -> Document {
         Document::new(Content::Decision(txn.clone(), None))
     }
@@ -69,7 +69,7 @@ impl Document {
         }
     }
 
-    /// When what it holds is over, if it holds something.
+    /// The deadline of the lease or of the decision; `None` if there is none.
     pub(crate) fn deadline_ms(&self) -> Option<u64> {
         match &self.content {
             Content::Lease(_, record) => record.lease.as_ref().map(|lease| lease.deadline_ms),
@@ -77,7 +77,7 @@ impl Document {
         }
     }
 
-    /// Who holds it, by which token; of a decision its word.
+    /// The holder and the token of a lease; for a decision, its word (`commit`, `rollback`) and 0.
     pub(crate) fn holder(&self) -> Option<(Name, u64)> {
         match &self.content {
             Content::Lease(_, record) => {
@@ -90,7 +90,7 @@ impl Document {
         }
     }
 
-    /// As the next version of itself.
+    /// Encodes the document as its next version, with the epoch raised by one.
     pub(crate) fn encode(&mut self, nonce: u64) -> Bytes {
         self.epoch += 1;
         match &self.content {
@@ -110,7 +110,7 @@ impl Document {
         }
     }
 
-    /// A record. `what` names the object if it cannot be read.
+    /// Decodes the record of a key. The error names `what` if the record cannot be read.
     pub(crate) fn decode_meta(
         namespace: &str,
         body: &[u8],
@@ -154,7 +154,7 @@ impl Document {
     }
 }
 
-/// The receipt for what was cleared.
+/// The receipt for the cleared lease or decision.
 pub(crate) fn receipt(
     system: &SystemId,
     seq: u64,
@@ -206,7 +206,7 @@ struct StoredMarker {
     logged_in: u64,
 }
 
-/// Of the messages below; another one is not guessed at.
+/// The version of the messages below; a record of any other version is refused.
 const FORMAT: u32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
@@ -227,14 +227,14 @@ struct Meta {
     staged: Option<StagedMessage>,
     #[prost(string, tag = "8")]
     bucket: String,
-    /// Each a JSON object.
+    /// The owed receipts, each as a JSON object.
     #[prost(bytes = "vec", repeated, tag = "9")]
     owed: Vec<Vec<u8>>,
     #[prost(uint64, tag = "10")]
     logged_in: u64,
     #[prost(uint32, tag = "11")]
     format: u32,
-    /// This and the next are 0 and empty in records of older versions.
+    /// This field and the next are 0 and empty in records of older versions.
     #[prost(uint64, tag = "12")]
     ended_ms: u64,
     #[prost(string, tag = "13")]
@@ -386,7 +386,7 @@ mod tests {
         assert_ne!(same.encode(2), one);
     }
 
-    /// Key `k`, token 3, released; written before keys were forgotten.
+    /// The record of key `k` with token 3, released, as a version without forgetting wrote it.
     #[test]
     fn a_record_of_an_older_version_is_read() {
         let body = b"\x08\x06\x11\x09\0\0\0\0\0\0\0\x1a\x01k\x20\x03\x42\x0a2026010811\x58\x01";

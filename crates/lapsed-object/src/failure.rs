@@ -1,4 +1,4 @@
-//! What went wrong with one request, by what it means for whoever asked.
+//! The failures of one request, by what they mean for the caller.
 
 use lapsed_core::Error;
 use object_store::client::{HttpError, HttpErrorKind};
@@ -6,32 +6,32 @@ use object_store::client::{HttpError, HttpErrorKind};
 use crate::http::ServerFault;
 use crate::requests::BudgetSpent;
 
-/// Where clouds tell a machine its role: asked when nothing else gives credentials.
+/// The address at which clouds tell a machine its role. It is asked if nothing else gives credentials.
 const METADATA: &str = "169.254.169.254";
 
-/// What went wrong with one request, by what it means.
+/// The failure of one request, by what it means for the caller.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The object does not exist.
     Missing,
-    /// A condition did not hold.
+    /// The condition of a conditional request did not hold.
     Condition,
     /// The store asks for fewer requests.
     Throttled(String),
     Budget(String),
-    /// It may or may not have been carried out.
+    /// The request may or may not have been carried out.
     Doubt(String),
-    /// It will not be otherwise next time: credentials, a bucket that is not there.
+    /// A retry would fail, too: wrong credentials, or a missing bucket.
     Refused(String),
 }
 
 impl Failure {
-    /// Whether it may be over in a moment.
+    /// Whether a retry may succeed.
     pub(crate) fn passes(&self) -> bool {
         matches!(self, Failure::Throttled(_) | Failure::Doubt(_))
     }
 
-    /// What the caller of `call` is told.
+    /// The error that the caller of `call` gets.
     pub(crate) fn into_error(self, store: &str, call: &str) -> Error {
         let store = store.to_owned();
         match self {
@@ -48,7 +48,7 @@ impl Failure {
         }
     }
 
-    /// What an error of the client means, asked of that bucket.
+    /// What an error of the client means for a request to `bucket`.
     pub(crate) fn of(error: &object_store::Error, bucket: &str) -> Failure {
         use object_store::Error as E;
         if let Some(spent) = find::<BudgetSpent>(error) {
@@ -60,7 +60,7 @@ impl Failure {
         let words = chain(error);
         let no_bucket = words.contains("NoSuchBucket") || words.contains("ContainerNotFound");
         match error {
-            // The bucket, not the object: nothing is known of the object then.
+            // The bucket is missing, not the object, so that nothing is known about the object.
             E::NotFound { .. } if no_bucket => {
                 Failure::Refused(format!("there is no bucket {bucket:?}; make it, or mend the URL"))
             }
@@ -80,7 +80,7 @@ impl Failure {
         }
     }
 
-    /// Of a request that had no answer, or a bad one.
+    /// The failure of a request that had no answer, or an unreadable one.
     pub(crate) fn in_doubt(error: &HttpError) -> Failure {
         if let Some(spent) = find::<BudgetSpent>(error) {
             return Failure::Budget(spent.to_string());
@@ -99,7 +99,7 @@ impl Failure {
     }
 }
 
-/// The first error of that type among the causes.
+/// The first error of the type `E` among the causes of `error`.
 fn find<'e, T: std::error::Error + 'static>(
     error: &'e (dyn std::error::Error + 'static),
 ) -> Option<&'e T> {
@@ -113,7 +113,7 @@ fn find<'e, T: std::error::Error + 'static>(
     None
 }
 
-/// All causes in one line.
+/// The error and all its causes in one line.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
@@ -127,7 +127,7 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     words
 }
 
-/// What an S3 or Azure error is called, if it says so; else all of it.
+/// The code in the body of an S3 or Azure error; the whole text if it has none.
 fn code(words: &str) -> &str {
     let called = words.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
     called.map_or(words, |(code, _)| code)

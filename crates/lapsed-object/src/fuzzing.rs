@@ -3,14 +3,14 @@
 
 use crate::document::Document;
 
-/// The record of a lease.
+/// Decodes a lease's record; a record that is understood must survive being encoded again.
 pub fn record(bytes: &[u8]) {
     check_round_trip(Document::decode_meta("ns", bytes, "it"), |bytes| {
         Document::decode_meta("ns", bytes, "it")
     });
 }
 
-/// The marker of a decision.
+/// Decodes a decision's marker; a marker that is understood must survive being encoded again.
 pub fn marker(bytes: &[u8]) {
     check_round_trip(Document::decode_marker(bytes, "it"), |bytes| {
         Document::decode_marker(bytes, "it")

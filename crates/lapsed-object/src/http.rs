@@ -1,4 +1,4 @@
-//! Between `object_store` and the network: sees every request and every answer.
+//! The layer between `object_store` and the network, which sees every request and every answer.
 //!
 //! It counts, keeps the budget, learns the store's time from `Date`, and notices throttling. It repeats
 //! nothing: a conditional write that is repeated blindly mistakes its own first attempt for a rival's.
@@ -17,7 +17,7 @@ use object_store::client::{
 use crate::clock::StoreClock;
 use crate::requests::{Meter, RequestKind};
 
-/// How long connecting may take.
+/// The time limit for connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// Sends every request of one store: counts it, keeps the budget, reads the store's clock.
@@ -25,7 +25,7 @@ pub(crate) struct MeteredTransport {
     service: Arc<dyn HttpService>,
     meter: Meter,
     clock: Arc<StoreClock>,
-    /// What stands in the address of requests to the store itself; others are for credentials.
+    /// The part of an address that only requests to the store have; other requests fetch credentials.
     bucket: String,
 }
 
@@ -44,7 +44,7 @@ impl MeteredTransport {
         Ok(Self::over(Arc::new(client), meter, clock, bucket))
     }
 
-    /// Over whatever carries requests.
+    /// A transport that sends requests through `service`.
     pub(crate) fn over(
         service: Arc<dyn HttpService>,
         meter: Meter,
@@ -54,7 +54,7 @@ impl MeteredTransport {
         Arc::new(MeteredTransport { service, meter, clock, bucket: bucket.to_owned() })
     }
 
-    /// What carries the requests.
+    /// The service that sends the requests.
     pub(crate) fn service(&self) -> Arc<dyn HttpService> {
         self.service.clone()
     }
@@ -119,7 +119,7 @@ impl std::fmt::Display for ServerFault {
 
 impl std::error::Error for ServerFault {}
 
-/// What an answer says of its time.
+/// The `Date` of an answer, in milliseconds since 1970.
 fn date_ms(answer: &HttpResponse) -> Option<i64> {
     let text = answer.headers().get(DATE)?.to_str().ok()?;
     let date = httpdate::parse_http_date(text).ok()?;
@@ -131,7 +131,7 @@ fn date_ms(answer: &HttpResponse) -> Option<i64> {
 fn client(timeout: Duration) -> std::result::Result<reqwest::Client, String> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in rustls_native_certs::load_native_certs().certs {
-        // One that cannot be read is one that nobody is trusted by.
+        // A certificate that cannot be read is left out, so that no server is trusted because of it.
         let _ = roots.add(certificate);
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -152,7 +152,7 @@ fn client(timeout: Duration) -> std::result::Result<reqwest::Client, String> {
         .map_err(|error| error.to_string())
 }
 
-/// The same wire for all clients of one store.
+/// Gives all clients of one store the same transport.
 #[derive(Clone)]
 pub(crate) struct Connector(pub(crate) Arc<MeteredTransport>);
 

@@ -45,19 +45,19 @@ const AT_ONCE: usize = 8;
 /// How the leases of one system lie in the store.
 #[derive(Clone, Debug)]
 pub struct LeasesLayout {
-    /// How wide a bucket of the index is: a part of a day without a rest. May be changed at any time;
+    /// The width of a bucket of the index; it must divide a day. It may be changed at any time:
     /// entries of another width are found all the same.
     pub bucket: Duration,
-    /// How many keys are remembered as they were last written, which saves reading them again.
+    /// For how many keys the last written record is cached, which saves reading it again.
     pub remembered: usize,
-    /// How many requests one pass may cost. `None`: only what the pass may do limits it.
+    /// The most requests that one pass may send. `None`: only the caps of the pass limit it.
     pub requests_per_pass: Option<u64>,
     /// How long the record of a key that nobody uses is kept. `None`: for ever.
     pub forget_after: Option<Duration>,
-    /// How long a pass rests between two entries.
+    /// The pause of a pass between two entries.
     pub entry_delay: Duration,
-    /// How long a batch of reclaims may take from its intention to its end, before others settle it.
-    pub log_patience: Duration,
+    /// How long a batch may take after its intention was written. Another process settles it afterwards.
+    pub log_open_max: Duration,
 }
 
 impl Default for LeasesLayout {
@@ -68,7 +68,7 @@ impl Default for LeasesLayout {
             requests_per_pass: None,
             forget_after: Some(Duration::from_millis(FORGET_AFTER_MS)),
             entry_delay: Duration::ZERO,
-            log_patience: crate::store::LOG_PATIENCE,
+            log_open_max: crate::store::LOG_OPEN_MAX,
         }
     }
 }
@@ -76,7 +76,7 @@ impl Default for LeasesLayout {
 /// The leases of one system.
 pub struct ObjectLeases {
     context: Arc<SystemContext>,
-    /// The same store, for comparing the index: with a budget of its own.
+    /// The same store with a separate budget of requests, for reconciling.
     reconciling: Arc<SystemContext>,
     log: Arc<Log>,
     id: SystemId,
@@ -92,7 +92,7 @@ pub struct ObjectLeases {
     floor: KnownFloor,
     forgotten: std::sync::atomic::AtomicU64,
     entry_delay: Duration,
-    /// The most entries of one log object: with the rests between them it is open only for a while.
+    /// The most entries of one log object, so that it does not stay open for too long.
     logged_max: usize,
 }
 
@@ -104,8 +104,8 @@ impl ObjectLeases {
         layout: LeasesLayout,
     ) -> Result<Self> {
         let width = BucketWidth::new(layout.bucket)?;
-        if layout.log_patience.is_zero() {
-            return Err(Error::Invalid("`log_patience` must be longer than 0".to_owned()));
+        if layout.log_open_max.is_zero() {
+            return Err(Error::Invalid("`log_open_max` must be longer than 0".to_owned()));
         }
         Ok(ObjectLeases {
             context,
@@ -124,16 +124,16 @@ impl ObjectLeases {
             floor: KnownFloor::default(),
             forgotten: Default::default(),
             entry_delay: layout.entry_delay,
-            logged_max: reclaim::logged_max(layout.entry_delay, layout.log_patience),
+            logged_max: reclaim::logged_max(layout.entry_delay, layout.log_open_max),
         })
     }
 
-    /// How many entries of the index were deleted since it was opened: for metrics.
+    /// How many entries of the index were deleted since the system was opened, for metrics.
     pub fn entries_deleted(&self) -> u64 {
         self.entries_deleted.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// What is under a key, for those that only look.
+    /// The stored state of a key, for calls that only read.
     async fn describe_stored(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
         let path = self.context.paths.meta(namespace, name);
         match self.context.find(&path, Some(namespace)).await? {
@@ -147,7 +147,7 @@ impl ObjectLeases {
         }
     }
 
-    /// The same in a listing, where one that cannot be read must not hide the others.
+    /// Like [`Self::describe_stored`], for a listing: an unreadable record must not hide the others.
     async fn describe_or_skip(&self, namespace: &str, name: &str) -> Result<Option<LeaseInfo>> {
         match self.describe_stored(namespace, name).await {
             Err(Error::Corrupt { what, .. }) => {
@@ -159,13 +159,14 @@ impl ObjectLeases {
     }
 }
 
-/// Carries them out, a few at the same time; the answers in their order.
+/// Runs `calls`, a few at the same time, and returns their answers in order.
 pub(crate) async fn run_bounded<F: Future>(calls: Vec<F>) -> Vec<F::Output> {
     futures::stream::iter(calls).buffered(AT_ONCE).collect().await
 }
 
 impl ObjectLeases {
-    /// The same for the entries of a pass: one after the other, if the pass is to rest between them.
+    /// Like [`run_bounded`], for the entries of a pass: one after the other if the pass pauses between
+    /// entries.
     pub(crate) async fn run_entries<F: Future>(&self, calls: Vec<F>) -> Vec<F::Output> {
         let at_once = if self.entry_delay.is_zero() { AT_ONCE } else { 1 };
         futures::stream::iter(calls).buffered(at_once).collect().await
@@ -183,7 +184,7 @@ fn described(content: Content, at: &ClockReading) -> Option<LeaseInfo> {
 #[async_trait]
 impl LeasesStore for ObjectLeases {
     async fn acquire(&self, acquire: &AcquireRequest) -> Result<WithCleared<Acquired>> {
-        // Without a name of its own an attempt that was in doubt could not be told from a rival's.
+        // The request needs a name: without one, its own attempt in doubt looks like a competitor's.
         let own = || Name::new(&format!("~{:016x}", self.context.nonce()));
         let request = acquire.request.clone().map_or_else(own, Ok)?;
         let acquire = AcquireRequest { request: Some(request), ..acquire.clone() };
@@ -245,7 +246,7 @@ impl LeasesStore for ObjectLeases {
             all.extend(found?.into_iter().flatten());
             all.truncate(limit);
             token = listing.token;
-            // Only a page that is not full is the last, whatever was left out of it.
+            // Only a page that is not full is the last one, even if records were left out of it.
             if all.len() == limit || token.is_none() {
                 return Ok(all);
             }
@@ -321,12 +322,12 @@ impl ObjectLeases {
         Ok(WithCleared { answer: met.answer.fenced()?, cleared: met.cleared })
     }
 
-    /// The bucket of a deadline.
+    /// The name of the index bucket for a deadline.
     fn bucket(&self, deadline_ms: u64) -> String {
         self.width.bucket(deadline_ms)
     }
 
-    /// An entry of the index where a deadline belongs, unless the newest is there already.
+    /// Writes the index entry for a deadline, unless the record's newest entry is in that bucket already.
     async fn ensure_entry_before_write(
         &self,
         subject: &Subject,

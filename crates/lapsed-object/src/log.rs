@@ -34,19 +34,19 @@ use log_object::{Entry, LogHead, LogObject};
 
 /// Receipts of one log object have numbers below this, after the log object's own.
 const RECEIPTS_PER_OBJECT: u64 = 1_000;
-/// How often somebody else may be faster before it is given up.
+/// How many times a write is tried while other writers are faster.
 const TRIES: usize = 100;
-/// How many objects that somebody else left among them are looked past; one request all the same.
+/// How many foreign objects in the log's folder are skipped; the listing is one request in any case.
 const STRAY_MAX: usize = 100;
-/// How long to wait between two looks at somebody else's open log object.
+/// The pause between two reads of a log object that another process has open.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// One change that is to be logged.
+/// One change that is logged before it is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Intent {
     pub(crate) subject: Subject,
     pub(crate) epoch: u64,
-    /// What was cleared, and by whom.
+    /// The owed receipts, each with the sweeper and the number of its batch.
     pub(crate) debts: Vec<(OwedReceipt, String, u64)>,
 }
 
@@ -61,17 +61,17 @@ pub(crate) struct OpenLogObject<'l> {
 pub(crate) struct Log {
     context: Arc<SystemContext>,
     system: SystemId,
-    /// How long one may be open.
-    patience: Duration,
-    /// One writer at a time in this process.
+    /// How long a log object may be open before another process settles it.
+    open_max: Duration,
+    /// The newest final log object. The lock admits one writer of this process at a time.
     head: Mutex<Option<LogHead>>,
-    /// Which log objects which batch has tried to make: what settling looks at.
+    /// The log objects that each batch has tried to make, which settling reads.
     tried: std::sync::Mutex<Vec<(BatchId, u64)>>,
 }
 
 impl Log {
-    pub(crate) fn new(context: Arc<SystemContext>, system: SystemId, patience: Duration) -> Self {
-        Log { context, system, patience, head: Mutex::default(), tried: Default::default() }
+    pub(crate) fn new(context: Arc<SystemContext>, system: SystemId, open_max: Duration) -> Self {
+        Log { context, system, open_max, head: Mutex::default(), tried: Default::default() }
     }
 
     fn path(&self, number: u64) -> String {
@@ -93,13 +93,13 @@ impl Log {
                 if self.newest_number().await? == Some(number) {
                     return Ok(OpenLogObject { log: self, head, page, version });
                 }
-                // It was made before, by somebody else, and tidied away since; what is newer stays. Nothing
-                // names this one yet, and nobody looks for it.
+                // Another process had made and deleted this object before, and newer ones exist. Nothing
+                // refers to this one yet, so it is deleted.
                 self.context.objects.delete(&self.path(number)).await?;
                 *head = None;
                 continue;
             }
-            // Somebody else was first: look at theirs.
+            // Another process was first: read its log object.
             *head = Some(self.wait_until_final(number, known).await?);
         }
         Err(self.too_busy())
@@ -112,7 +112,7 @@ impl Log {
         }
     }
 
-    /// The newest that there is: the first of a listing that is called like one.
+    /// The number of the newest log object: the first name of the listing that is one of a log object.
     async fn newest_number(&self) -> Result<Option<u64>> {
         let prefix = self.context.paths.system(&self.system, "receipts/");
         let request = ListRequest { prefix: &prefix, limit: STRAY_MAX, ..ListRequest::default() };
@@ -146,14 +146,14 @@ impl Log {
             oldest: head.oldest.max(1),
             before: head.total,
             made_ms: now.granting_ms,
-            open_until_ms: Some(now.granting_ms + self.patience.as_millis() as u64),
+            open_until_ms: Some(now.granting_ms + self.open_max.as_millis() as u64),
             sweeper: id.sweeper.to_string(),
             batch: id.number,
             entries,
         })
     }
 
-    /// The newest that is final, as far as this process knows; found by one listing at first.
+    /// The newest final log object that this process knows. The first call lists the folder.
     async fn newest(&self, head: &mut Option<LogHead>) -> Result<LogHead> {
         if let Some(head) = head {
             return Ok(*head);
@@ -211,7 +211,7 @@ impl Log {
         Ok(Some((page, read.version)))
     }
 
-    /// The same for whoever only reads on: one that cannot be read hides no other.
+    /// Reads a log object for a listing; an unreadable one must not hide the others.
     async fn read_or_skip(&self, number: u64) -> Result<Option<LogObject>> {
         match self.read(number).await {
             Err(Error::Corrupt { what, .. }) => {
@@ -222,7 +222,7 @@ impl Log {
         }
     }
 
-    /// Finds out what was done of an open one, makes the rest impossible, and makes it final.
+    /// Finds out which changes of an open log object were made, prevents the others, and makes it final.
     async fn settle_page(&self, page: LogObject, version: UpdateVersion) -> Result<LogObject> {
         let mut confirmed = BTreeSet::new();
         for entry in &page.entries {
@@ -233,13 +233,14 @@ impl Log {
         self.finish(page, version, &confirmed).await
     }
 
-    /// Whether the change was made. If not, it never will be.
+    /// Whether the change was made. If it was not, it is prevented from now on.
     async fn was_done(&self, number: u64, entry: &Entry) -> Result<bool> {
         let subject = Subject::parse(&entry.subject)?;
         for _ in 0..TRIES {
             let path = self.context.path(&subject);
             let found = self.context.find(&path, namespace_of(&subject)).await?;
-            // A change replaces what it has read: where there is nothing, or rubbish, it cannot.
+            // A change replaces what it has read, so it cannot succeed where the object is missing or
+            // unreadable.
             let Found::Document(held) = found else { return Ok(false) };
             if held.doc.logged_in == number {
                 return Ok(true);
@@ -254,7 +255,7 @@ impl Log {
         Err(self.too_busy())
     }
 
-    /// Makes it final; if somebody else did so meanwhile, theirs is it.
+    /// Makes the log object final. If another process has done so, its version counts.
     async fn finish(
         &self,
         mut page: LogObject,
@@ -277,7 +278,7 @@ impl Log {
         }
     }
 
-    /// Receipts of a batch that had no answer: what of it was done. The rest never is.
+    /// Settles a batch that had no answer: returns the receipts of what was done, and prevents the rest.
     pub(crate) async fn settle(&self, id: &BatchId) -> Result<Vec<Receipt>> {
         let numbers: Vec<u64> = {
             let tried = self.tried.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -300,7 +301,7 @@ impl Log {
         Ok(receipts)
     }
 
-    /// Whether that log object, and so every one before it, is final.
+    /// Whether the log object `number`, and therefore every one before it, is final.
     pub(crate) async fn is_final(&self, number: u64) -> Result<bool> {
         let known = *self.head.lock().await;
         if number == 0 || known.is_some_and(|head| head.number >= number) {
@@ -318,7 +319,7 @@ impl Log {
         tried.push((id.clone(), number));
     }
 
-    /// The newest by now, others' included: what is open and in time is left to whoever has it.
+    /// The newest log object of any process. One that is open and still in time is left to its process.
     async fn newest_including_others(&self) -> Result<LogHead> {
         let mut head = self.head.lock().await;
         let mut known = self.newest(&mut head).await?;
@@ -344,7 +345,7 @@ impl Log {
         Ok(known)
     }
 
-    /// Receipts, one log object after the other.
+    /// Reads receipts, one log object after the other.
     pub(crate) async fn receipts(&self, query: &ReceiptQuery) -> Result<Vec<Receipt>> {
         let head = self.newest_including_others().await?;
         let mut found = Vec::new();
@@ -383,7 +384,7 @@ impl Log {
         Ok(page.receipts().find(|receipt| receipt.id.seq == seq).cloned())
     }
 
-    /// Marks a receipt as put back.
+    /// Marks the receipt `seq` as restored.
     pub(crate) async fn mark_restored(&self, seq: u64, at_ms: u64) -> Result<()> {
         for _ in 0..TRIES {
             let Some((mut page, version)) = self.read(seq / RECEIPTS_PER_OBJECT).await? else {
@@ -404,16 +405,17 @@ impl Log {
         Err(self.too_busy())
     }
 
-    /// Deletes log objects whose receipts need not be kept, oldest first; how many receipts went.
+    /// Deletes log objects whose receipts need not be kept, oldest first. Returns the number of deleted
+    /// receipts.
     pub(crate) async fn prune(&self, retention: &Retention, rows: usize) -> Result<u64> {
         let mut guard = self.head.lock().await;
         let mut head = self.newest(&mut guard).await?;
         let now = self.context.clock_reading().await?.judging_ms;
         let mut pruned = 0;
-        // The newest stays: it tells where numbers go on.
+        // The newest log object stays, because the next number follows from it.
         while head.oldest.max(1) < head.number && pruned < rows as u64 {
             let number = head.oldest.max(1);
-            // One that cannot be read is left for a person to look at.
+            // An unreadable log object stays for a person to examine.
             let Some(page) = self.read_or_skip(number).await? else {
                 head.oldest = number + 1;
                 continue;

@@ -6,9 +6,9 @@ use jiff::{Timestamp, ToSpan};
 use lapsed_core::leases::{DECISIONS, Namespace};
 use lapsed_core::{Error, Result, SystemId};
 
-/// The longest name that is escaped as it is: some servers keep each part of a path as a file.
+/// The longest name that is escaped without being shortened: some servers keep each part of a path as a file.
 const PLAIN_MAX: usize = 200;
-/// How much of a longer one is kept for the eye; the rest is told by its digest.
+/// How much of a longer name stays readable; a digest stands for the rest.
 const HEAD_MAX: usize = 120;
 
 /// Any UTF-8 as one part of an object's name: `[A-Za-z0-9_-]` and `.` but for the first stand for
@@ -32,7 +32,7 @@ pub(crate) fn escape(text: &str) -> String {
     name
 }
 
-/// What an escaped name stands for; `None` if it was cut, or is none.
+/// The name that was escaped; `None` if it was shortened, or is not an escaped name.
 pub(crate) fn unescape(name: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
@@ -52,12 +52,12 @@ pub(crate) fn unescape(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// How wide a bucket of the index is.
+/// The width of a bucket of the index, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketWidth(u64);
 
 impl BucketWidth {
-    /// In whole seconds, so that buckets begin with the day.
+    /// Refuses a width that does not divide a day, so that buckets begin with the day.
     pub(crate) fn new(width: std::time::Duration) -> Result<Self> {
         let seconds = width.as_secs();
         let whole = width.subsec_nanos() == 0 && seconds > 0 && 86_400 % seconds == 0;
@@ -76,7 +76,8 @@ impl BucketWidth {
         BucketWidth([86_400, 3_600, 60].into_iter().find(fits).unwrap_or(1))
     }
 
-    /// The bucket of a time: when it begins, in UTC, as long as it must be to tell it from the next.
+    /// The name of the bucket that contains `at_ms`: its beginning in UTC, to the precision that the width
+    /// needs.
     pub(crate) fn bucket(self, at_ms: u64) -> String {
         let begin = (at_ms / 1_000 / self.0 * self.0) as i64;
         let at = Timestamp::from_second(begin).unwrap_or(Timestamp::MAX).to_zoned(TimeZone::UTC);
@@ -98,7 +99,7 @@ impl BucketWidth {
     }
 }
 
-/// When a bucket begins, and how much its name tells apart, in seconds.
+/// When a bucket begins, and the precision of its name, in seconds.
 fn read_bucket(name: &str) -> Option<(u64, u64)> {
     let span = match name.len() {
         8 => 86_400,
@@ -119,7 +120,7 @@ fn read_bucket(name: &str) -> Option<(u64, u64)> {
     Some((u64::try_from(at.as_second()).ok()?, span))
 }
 
-/// Where things are, below the prefix of the store.
+/// The paths of all objects below the prefix of the store.
 #[derive(Clone, Debug)]
 pub(crate) struct ObjectPaths {
     prefix: String,
@@ -133,27 +134,27 @@ impl ObjectPaths {
         ObjectPaths { prefix }
     }
 
-    /// Below which everything is.
+    /// The path below which everything is stored.
     pub(crate) fn root(&self) -> &str {
         &self.prefix
     }
 
-    /// The record of a key.
+    /// The path of a key's record.
     pub(crate) fn meta(&self, namespace: &str, name: &str) -> String {
         format!("{}{name}.pb", self.metas(namespace))
     }
 
-    /// Where the records of a namespace are.
+    /// The folder of the records of a namespace.
     pub(crate) fn metas(&self, namespace: &str) -> String {
         format!("{}{namespace}/meta/", self.prefix)
     }
 
-    /// The entry of the index for a key, or a transaction where the namespace is that of decisions.
+    /// The path of a key's index entry, or of a transaction's if the namespace is that of decisions.
     pub(crate) fn entry(&self, namespace: &str, bucket: &str, name: &str) -> String {
         format!("{}{bucket}/{name}", self.index(namespace))
     }
 
-    /// Where the index of a namespace is.
+    /// The folder of the index of a namespace.
     pub(crate) fn index(&self, namespace: &str) -> String {
         match namespace {
             DECISIONS => format!("{}{DECISIONS}/e/", self.prefix),
@@ -161,28 +162,28 @@ impl ObjectPaths {
         }
     }
 
-    /// The marker of a transaction.
+    /// The path of a transaction's marker.
     pub(crate) fn marker(&self, name: &str) -> String {
         format!("{}{DECISIONS}/m/{name}", self.prefix)
     }
 
-    /// The token that no new record starts below, for all systems below the prefix.
+    /// The path of the token floor, below which no new record of any system starts.
     pub(crate) fn token_floor(&self) -> String {
         format!("{}.lapsed/token-floor", self.prefix)
     }
 
-    /// Where lapsed keeps its own of a system.
+    /// The path of lapsed's own data of a system.
     pub(crate) fn system(&self, id: &SystemId, what: &str) -> String {
         format!("{}.lapsed/{}-{}/{what}", self.prefix, id.kind, id.name)
     }
 
-    /// Where the probe tries things.
+    /// The folder in which a probe makes its objects.
     pub(crate) fn probe(&self, random: u64) -> String {
         format!("{}.lapsed/probe/{random:016x}/", self.prefix)
     }
 }
 
-/// A name directly below the prefix as a namespace, if it is one.
+/// The namespace that a name directly below the prefix stands for; `None` if it is not a namespace.
 pub(crate) fn namespace(name: &str) -> Option<Namespace> {
     Namespace::new(name).ok()
 }
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(width(900).bucket(at_ms), "202601081115");
         assert_eq!(width(1).bucket(at_ms), "20260108112034");
         assert_eq!(width(3_600).end_ms("2026010811"), Some(1_767_873_600_000));
-        // Made with another width: the name tells enough.
+        // The bucket was made with another width; its name is enough to know its end.
         assert_eq!(width(60).end_ms("2026010811"), Some(1_767_873_600_000));
         assert_eq!(width(3_600).end_ms("202601081115"), Some(1_767_870_960_000));
         for none in ["", "x", "2026", "2026130811", "20260108ab", "2026010811112"] {

@@ -14,7 +14,7 @@ use crate::names::escape;
 use crate::objects::{ListRequest, WriteCondition};
 use crate::store::{ObjectStore, StoredTerm};
 
-/// The last part of a note's name: the newest first.
+/// The last part of a note's name, so that listings return the newest note first.
 fn place(seq: u64) -> String {
     format!("{:020}", u64::MAX - seq)
 }
@@ -37,7 +37,7 @@ impl ObjectStore {
         serde_json::from_slice(&read.body).map(Some).map_err(wrong)
     }
 
-    /// The newest names of a folder, after one of them.
+    /// The names of a folder from the newest on, after the name `after`.
     async fn newest(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let mut token = None;
@@ -66,7 +66,7 @@ impl NoteStore for ObjectStore {
         let note = Note { seq, at_ms, text: text.to_owned() };
         let body: Bytes = serde_json::to_vec(&note).expect("a note is JSON").into();
         let folder = self.folder(system, book);
-        // The number is ours alone: nobody else writes there.
+        // No other process has this number, so the write needs no condition.
         self.context
             .objects
             .put(&format!("{folder}{}", place(seq)), body, WriteCondition::Always)

@@ -22,9 +22,9 @@ use crate::failure::Failure;
 use crate::http::MeteredTransport;
 use crate::requests::back_off;
 
-/// How often a request is sent at most.
+/// The most times that one request is sent.
 const ATTEMPTS: u32 = 3;
-/// How long a signed address is good for: it is used at once.
+/// How long a signed address is valid; it is used at once.
 const SIGNED_FOR: Duration = Duration::from_secs(60);
 
 /// An object as it was read.
@@ -37,51 +37,51 @@ pub(crate) struct ReadObject {
 /// The condition of a write.
 #[derive(Clone, Debug)]
 pub(crate) enum WriteCondition {
-    /// If there is nothing yet.
+    /// The object does not exist.
     IfAbsent,
-    /// If it is still as it was read.
+    /// The object is still the version that was read.
     IfUnchanged(UpdateVersion),
     Always,
 }
 
-/// What became of a write.
+/// The result of a conditional write.
 #[derive(Clone, Debug)]
 pub(crate) enum Written {
-    /// It is there, as this version.
+    /// The object was written, as this version.
     Done(UpdateVersion),
     /// The condition did not hold. If an earlier attempt had no answer, that one may have been carried
     /// out, and somebody has written over it since: whoever must know looks for its traces.
     Lost,
 }
 
-/// What became of a conditional delete.
+/// The result of a conditional delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deleted {
     Done,
     Lost,
-    /// This store cannot delete under a condition.
+    /// This store does not support conditional deletes.
     Unable,
 }
 
 /// One page of a listing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
-    /// What is directly below the prefix and has more below it, without the prefix; with a delimiter.
+    /// The folders directly below the prefix, without the prefix; only in a listing with a delimiter.
     pub(crate) folders: Vec<String>,
-    /// Objects, without the prefix.
+    /// The names of objects, without the prefix.
     pub(crate) names: Vec<String>,
-    /// Where the next page begins.
+    /// The token of the next page; `None`: this is the last page.
     pub(crate) token: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListRequest<'a> {
     pub(crate) prefix: &'a str,
-    /// Only what is directly below.
+    /// Whether to list only what is directly below the prefix.
     pub(crate) flat: bool,
-    /// Those after this name, given without the prefix.
+    /// List only names after this one, which is given without the prefix.
     pub(crate) after: Option<&'a str>,
-    /// Where the page before said that this one begins.
+    /// The token that the previous page returned.
     pub(crate) token: Option<String>,
     pub(crate) limit: usize,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Objects {
     client: Client,
     transport: Arc<MeteredTransport>,
     clock: Arc<dyn Clock>,
-    /// Whether a listing can begin after a name.
+    /// Whether the store can begin a listing after a name.
     lists_after: bool,
 }
 
@@ -109,17 +109,17 @@ impl Objects {
         Objects { name, bucket, client, transport, clock, lists_after }
     }
 
-    /// The name that errors have.
+    /// The name of the store in errors.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many requests were sent so far.
+    /// The number of requests that were sent so far.
     pub(crate) fn sent(&self) -> u64 {
         self.transport.meter().counts().total()
     }
 
-    /// `None`: the store says that there is no such object.
+    /// Reads an object. `None`: the store says that there is no such object.
     pub(crate) async fn get(&self, path: &str) -> Result<Option<ReadObject>> {
         let parse_path = self.parse_path(path)?;
         let mut attempt = 0;
@@ -188,7 +188,7 @@ impl Objects {
         Ok(UpdateVersion { e_tag: put.e_tag, version: put.version })
     }
 
-    /// An attempt that was in doubt, and then the condition did not hold: because of that attempt?
+    /// Whether an earlier attempt in doubt is the reason why the condition did not hold.
     async fn is_own_write(&self, path: &str, body: &Bytes) -> Result<Written> {
         Ok(match self.get(path).await? {
             Some(read) if read.body == *body => Written::Done(read.version),
@@ -196,7 +196,7 @@ impl Objects {
         })
     }
 
-    /// Deletes it; nothing to do if it is not there.
+    /// Deletes an object; succeeds if it does not exist.
     pub(crate) async fn delete(&self, path: &str) -> Result<()> {
         let parse_path = self.parse_path(path)?;
         let mut attempt = 0;
@@ -245,7 +245,7 @@ impl Objects {
             self.transport.send(request).await.map_err(|error| Failure::in_doubt(&error))?;
         match answer.status() {
             status if status.is_success() => Ok(Deleted::Done),
-            // Gone already: by an attempt of ours, or of somebody who had read the same.
+            // Deleted already, by an earlier attempt or by another process that had read the same version.
             StatusCode::NOT_FOUND => Ok(Deleted::Done),
             StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Deleted::Lost),
             StatusCode::NOT_IMPLEMENTED => Ok(Deleted::Unable),
@@ -253,7 +253,8 @@ impl Objects {
         }
     }
 
-    /// One page; where the store cannot begin after a name, the pages before it are read past.
+    /// Lists one page. If the store cannot begin after a name, the pages before that name are read and
+    /// skipped.
     pub(crate) async fn list(&self, request: ListRequest<'_>) -> Result<Listing> {
         let mut token = request.token.clone();
         loop {

@@ -1,4 +1,4 @@
-//! What the server really does, tried before anything is trusted to it.
+//! Tests what the server really does before it may hold data.
 //!
 //! Everything here rests on two promises: an object is made only if there is none, and replaced only if
 //! it is still what was read. Servers that speak the protocol and ignore the conditions exist, and lose
@@ -11,29 +11,29 @@ use lapsed_core::{Error, Result};
 use crate::objects::{Deleted, ListRequest, WriteCondition, Written};
 use crate::system_context::SystemContext;
 
-/// How many writers race, and how often.
+/// How many writers race, and in how many rounds.
 const RACERS: usize = 6;
 const ROUNDS: usize = 4;
 
-/// One thing that was tried.
+/// The result of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeLine {
     pub what: &'static str,
-    /// Whether nothing may run without it.
+    /// Whether the store is refused if this test fails.
     pub needed: bool,
-    /// What was found wrong; `None`: it holds.
+    /// What the server did wrong; `None`: the test passed.
     pub failed: Option<String>,
 }
 
-/// All that was tried.
+/// The results of all tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// In the order of trying.
+    /// The results, in the order of the tests.
     pub lines: Vec<ProbeLine>,
 }
 
 impl ProbeReport {
-    /// An error that names what failed, if something that is needed did.
+    /// Returns an error that names the failed tests, if one of them is needed.
     pub fn verdict(&self, store: &str) -> Result<()> {
         let failed: Vec<String> = self
             .lines
@@ -50,7 +50,7 @@ impl ProbeReport {
         })
     }
 
-    /// Whether an object can be deleted only if it is still what was read.
+    /// Whether the server supports conditional deletes.
     pub fn deletes_under_condition(&self) -> bool {
         self.lines.iter().any(|line| line.what == DELETE_IF && line.failed.is_none())
     }
@@ -64,7 +64,7 @@ type Found = std::result::Result<(), String>;
 
 const DELETE_IF: &str = "an object is deleted only if it is still what was read";
 
-/// Tries everything; an error when the store cannot be asked at all, and nothing was tried then.
+/// Runs all tests. After an error the store did not answer, and no test was run.
 pub(crate) async fn run(context: &SystemContext) -> Result<ProbeReport> {
     let probe = Probe { context, place: context.paths.probe(context.nonce()) };
     // A read first: wrong credentials, a bucket that is not there, nobody at home. Nothing is written
@@ -83,12 +83,12 @@ pub(crate) async fn run(context: &SystemContext) -> Result<ProbeReport> {
     report.note("a listing shows what was just written", true, probe.list().await?);
     report.note(DELETE_IF, false, probe.delete().await?);
     probe.tidy().await;
-    // Already known, if a sweep was faster: the server has not changed since.
+    // A sweep may have set it already, to the same value.
     let _ = context.deletes_if.set(report.deletes_under_condition());
     Ok(report)
 }
 
-/// Tries only whether an object is deleted under a condition.
+/// Tests only conditional deletes.
 pub(crate) async fn deletes_under_condition(context: &SystemContext) -> Result<bool> {
     let probe = Probe { context, place: context.paths.probe(context.nonce()) };
     let found = probe.delete().await?;
@@ -212,7 +212,7 @@ impl Probe<'_> {
         })
     }
 
-    /// Removes what was tried; what is left behind harms nobody.
+    /// Deletes the objects of the tests; one that is left behind does no harm.
     async fn tidy(&self) {
         let request = ListRequest { prefix: &self.place, limit: 1_000, ..ListRequest::default() };
         let Ok(listing) = self.context.objects.list(request).await else { return };

@@ -1,4 +1,4 @@
-//! What was asked of the store: counted by kind, and within a budget.
+//! Counts the requests to the store by kind, and keeps them within a budget.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use http::{Method, Uri};
 use lapsed_core::clock::Clock;
 
-/// The kinds that are told apart: each has its price.
+/// The kinds of requests; each kind has its own price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequestKind {
     Get,
     Put,
     List,
     Delete,
-    /// Whatever else: credentials, above all.
+    /// All other requests, mostly for credentials.
     Other,
 }
 
 impl RequestKind {
-    /// Every kind there is.
+    /// All kinds of requests.
     pub const ALL: [RequestKind; 5] = [
         RequestKind::Get,
         RequestKind::Put,
@@ -42,7 +42,7 @@ impl RequestKind {
         }
     }
 
-    /// Of a request, by its method and what it asks for.
+    /// The kind of a request, by its method and address.
     pub(crate) fn of(method: &Method, uri: &Uri) -> RequestKind {
         let query = uri.query().unwrap_or_default();
         let has = |part: &str| query.split('&').any(|pair| pair.starts_with(part));
@@ -57,13 +57,13 @@ impl RequestKind {
     }
 }
 
-/// How many there were of each kind.
+/// The number of requests of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
     pub by_kind: BTreeMap<RequestKind, u64>,
-    /// Of them: those that were answered with "slow down".
+    /// How many of these were throttled.
     pub throttled: u64,
-    /// Not among them: those that were not sent, because the budget was used up.
+    /// How many more were not sent, because the budget was used up.
     pub withheld: u64,
 }
 
@@ -72,7 +72,7 @@ impl RequestCounts {
         self.by_kind.values().sum()
     }
 
-    /// The sums of both, kind by kind.
+    /// The sum of both counts for each kind.
     pub(crate) fn and(mut self, other: RequestCounts) -> RequestCounts {
         for (kind, count) in other.by_kind {
             *self.by_kind.entry(kind).or_default() += count;
@@ -87,7 +87,7 @@ impl RequestCounts {
     }
 }
 
-/// A request that was not sent.
+/// The error for a request that was not sent, because the budget was used up.
 #[derive(Debug, Clone)]
 pub(crate) struct BudgetSpent {
     per_hour: u64,
@@ -105,7 +105,7 @@ impl fmt::Display for BudgetSpent {
 
 impl std::error::Error for BudgetSpent {}
 
-/// Counts, and says no when there were too many within an hour.
+/// Counts requests, and refuses them when there were too many within an hour.
 pub(crate) struct Meter {
     clock: Arc<dyn Clock>,
     counts: [AtomicU64; 5],
@@ -128,7 +128,7 @@ impl Meter {
         }
     }
 
-    /// One is about to be sent; an error if it must not be.
+    /// Counts a request before it is sent. Returns an error if it must not be sent.
     pub(crate) fn spend(&self, kind: RequestKind) -> Result<(), BudgetSpent> {
         let minute = self.clock.mono().as_secs() / 60;
         let mut minutes = self.minutes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +159,7 @@ impl Meter {
     }
 }
 
-/// How long a request that was throttled is held back before it is tried again.
+/// The pause before a throttled request is tried again.
 pub(crate) fn back_off(clock: &dyn Clock, attempt: u32) -> Duration {
     let base = Duration::from_millis(100) * 3u32.saturating_pow(attempt.min(4));
     lapsed_core::clock::jittered(clock, base, 0.5)

@@ -1,4 +1,4 @@
-//! One bucket, or a prefix of it, as a store: receipts, terms, settings, and the way to its systems.
+//! One bucket, or a prefix of it, as a store: its receipts, terms, settings and systems.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,11 +29,11 @@ use crate::probe::{self, ProbeReport};
 use crate::requests::{Meter, RequestCounts};
 use crate::system_context::SystemContext;
 
-/// How often somebody else may be faster before it is given up.
+/// How many times a write is tried while other writers are faster.
 const TRIES: usize = 100;
 
-/// How long a log object may be open unless told.
-pub(crate) const LOG_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a log object may be open, by default.
+pub(crate) const LOG_OPEN_MAX: Duration = Duration::from_secs(30);
 
 /// An object store. Opening it sends nothing.
 pub struct ObjectStore {
@@ -43,13 +43,13 @@ pub struct ObjectStore {
     signing: RequestSigning,
     provider: Provider,
     logs: Mutex<HashMap<SystemId, Arc<Log>>>,
-    /// What comparing indexes sends, each with its own budget.
+    /// The transports of reconciling, each with its own budget.
     reconciling: Mutex<Vec<Arc<MeteredTransport>>>,
     probed: tokio::sync::OnceCell<ProbeReport>,
 }
 
 impl ObjectStore {
-    /// Ready to be asked.
+    /// Creates the store without sending a request.
     pub fn open(config: ObjectConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         Self::start(config, clock, None)
     }
@@ -102,8 +102,8 @@ impl ObjectStore {
         }))
     }
 
-    /// The same objects by way of another meter: what goes this way is not taken from the budget of
-    /// those that use the leases.
+    /// The same objects through another meter: requests that use it are not taken from the budget of
+    /// the operations on leases.
     fn beside(&self) -> Result<Arc<SystemContext>> {
         let bucket = self.config.place()?.bucket.to_owned();
         let (clock, time) = (self.context.clock.clone(), self.context.time.clone());
@@ -115,26 +115,26 @@ impl ObjectStore {
         Ok(beside)
     }
 
-    /// What the server really does, tried once a process.
+    /// Tests what the server really does, once per process.
     pub async fn probe(&self) -> Result<ProbeReport> {
         self.probed.get_or_try_init(|| probe::run(&self.context)).await.cloned()
     }
 
-    /// The leases of one system.
+    /// Opens the leases of one system.
     pub fn leases(&self, id: SystemId, layout: LeasesLayout) -> Result<Arc<ObjectLeases>> {
-        let log = Arc::new(Log::new(self.context.clone(), id.clone(), layout.log_patience));
+        let log = Arc::new(Log::new(self.context.clone(), id.clone(), layout.log_open_max));
         self.logs().insert(id.clone(), log.clone());
         ObjectLeases::new((self.context.clone(), self.beside()?), log, id, layout).map(Arc::new)
     }
 
-    /// What was asked of it so far, by kind.
+    /// The number of requests so far, by kind.
     pub fn requests(&self) -> RequestCounts {
         let reconciling = self.reconciling.lock().unwrap_or_else(PoisonError::into_inner);
         let beside = reconciling.iter().map(|transport| transport.meter().counts());
         beside.fold(self.transport.meter().counts(), RequestCounts::and)
     }
 
-    /// How far the store's clock is from this host's; `None`: no answer has told yet.
+    /// How far the store's clock is ahead of this host's; `None`: no answer has had a `Date` yet.
     pub fn offset(&self) -> Option<Offset> {
         self.context.time.offset()
     }
@@ -189,7 +189,7 @@ impl ObjectStore {
     }
 
     fn log(&self, system: &SystemId) -> Arc<Log> {
-        let make = || Arc::new(Log::new(self.context.clone(), system.clone(), LOG_PATIENCE));
+        let make = || Arc::new(Log::new(self.context.clone(), system.clone(), LOG_OPEN_MAX));
         self.logs().entry(system.clone()).or_insert_with(make).clone()
     }
 
@@ -258,7 +258,7 @@ impl Store for ObjectStore {
         if stored.unwrap_or_default().version + 1 != next.version {
             return Ok(false);
         }
-        // Whoever replaces the object in between makes the condition fail.
+        // If another process replaces the object in between, the condition fails.
         self.context.store(&path, next, only).await
     }
 
@@ -300,7 +300,7 @@ impl UpkeepStore for ObjectStore {
     }
 }
 
-/// The objects of a store by way of one transport.
+/// The context for requests to a store through one transport.
 fn context(
     config: &ObjectConfig,
     transport: &Arc<MeteredTransport>,
@@ -328,7 +328,7 @@ pub(crate) struct StoredTerm {
     pub(crate) until_ms: u64,
 }
 
-/// A small object of lapsed's own: its content, and what makes its bytes differ from all before.
+/// A small object of lapsed's own: its content, and a nonce so that its bytes never repeat.
 #[derive(Serialize, Deserialize)]
 struct SmallObject<T> {
     nonce: String,
@@ -336,7 +336,7 @@ struct SmallObject<T> {
 }
 
 impl SystemContext {
-    /// A small object, and what must hold for it to be replaced.
+    /// Reads a small object, with the condition under which it may be replaced.
     pub(crate) async fn stored<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -350,7 +350,7 @@ impl SystemContext {
         Ok((Some(small.content), WriteCondition::IfUnchanged(read.version)))
     }
 
-    /// Writes it; false if somebody else was first.
+    /// Writes a small object; false if another process was first.
     pub(crate) async fn store<T: Serialize>(
         &self,
         path: &str,
@@ -362,7 +362,7 @@ impl SystemContext {
         Ok(matches!(self.objects.put(path, body, only).await?, Written::Done(_)))
     }
 
-    /// The number of the present term; `None`: nobody has it.
+    /// The number of the current term; `None`: no process has it.
     pub(crate) async fn term(&self, system: &SystemId) -> Result<Option<u64>> {
         let path = self.paths.system(system, "term");
         let stored = self.stored::<StoredTerm>(&path).await?.0;

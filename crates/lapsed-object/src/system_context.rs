@@ -1,4 +1,4 @@
-//! What all operations on one store share: its objects, their paths, its clock, random numbers.
+//! The context that all operations on one store share: its objects, their paths, its clock, random numbers.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(crate) struct SystemContext {
     pub(crate) paths: ObjectPaths,
     pub(crate) time: Arc<StoreClock>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Whether the server deletes under a condition, once that was tried.
+    /// Whether the server supports conditional deletes; empty until that was tested.
     pub(crate) deletes_if: tokio::sync::OnceCell<bool>,
 }
 

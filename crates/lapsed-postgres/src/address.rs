@@ -1,4 +1,4 @@
-//! Where the server is, how it is spoken to, and how long to wait for it.
+//! The address of a server: its URL, TLS, and the time limits of its calls.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio_postgres::config::{Host, SslMode};
 
 use crate::tls::Trust;
 
-/// Where the server is, and how long to wait for it.
+/// The address of a server and the time limits of its calls.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresAddress {
     /// `postgres://user:password@host:port/database?…`, as libpq reads it. Of its parameters these are
@@ -21,19 +21,19 @@ pub struct PostgresAddress {
     /// - `sslrootcert`: a file of certificates in PEM to trust, or `system`. Without it those of the
     ///   system are trusted.
     pub url: String,
-    /// How long making a connection may take.
+    /// The time limit for connecting.
     pub connect_timeout: Duration,
-    /// How long one call may take, be it one statement or a transaction: enforced here, and for each
-    /// statement by the server, too.
+    /// The time limit of one call, which is one statement or one transaction. It is enforced here, and for
+    /// each statement also by the server.
     pub call_timeout: Duration,
-    /// How many connections there may be at a time.
+    /// The most connections at a time.
     pub connections: usize,
     /// What the names of lapsed's own tables begin with, with their schema if it is not the usual one:
     /// `lapsed_`, `ops.lapsed_`.
     pub prefix: String,
 }
 
-/// Never shows a password.
+/// Shows the address without its password.
 impl std::fmt::Debug for PostgresAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Address").field(&self.place()).finish()
@@ -41,7 +41,7 @@ impl std::fmt::Debug for PostgresAddress {
 }
 
 impl PostgresAddress {
-    /// With the usual limits.
+    /// The address `url` with the default limits.
     pub fn new(url: &str) -> PostgresAddress {
         PostgresAddress {
             url: url.to_owned(),
@@ -52,7 +52,7 @@ impl PostgresAddress {
         }
     }
 
-    /// Where it is, without secrets.
+    /// The host, port and database, without secrets.
     pub fn place(&self) -> String {
         let Ok(read) = self.read() else { return "postgres".to_owned() };
         let port = |n: usize| read.config.get_ports().get(n).or(read.config.get_ports().first());
@@ -74,11 +74,11 @@ impl PostgresAddress {
         self.read().map(|_| ())
     }
 
-    /// Everything that the client library is to know of it.
+    /// The address as the client library's configuration, and which certificates to trust.
     pub(crate) fn config(&self) -> Result<(tokio_postgres::Config, Option<Trust>)> {
         let ParsedUrl { mut config, mode, root } = self.read().map_err(Error::Invalid)?;
         config.connect_timeout(self.connect_timeout);
-        // What is on its way for so long and not even received is lost.
+        // Data that the server has not acknowledged for this long counts as lost.
         config.tcp_user_timeout(self.connect_timeout + self.call_timeout);
         config.keepalives_idle(Duration::from_secs(30));
         if config.get_application_name().is_none() {
@@ -99,7 +99,7 @@ impl PostgresAddress {
         Ok((config, trust))
     }
 
-    /// Takes the parameters out that are understood here.
+    /// Splits the parameters that only lapsed understands from the URL.
     fn read(&self) -> std::result::Result<ParsedUrl, String> {
         let (mut mode, mut root) = ("prefer".to_owned(), None);
         let (base, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
@@ -139,7 +139,7 @@ struct ParsedUrl {
     root: Option<PathBuf>,
 }
 
-/// What the library says of an address, with its cause; it repeats names of parameters only.
+/// The library's error about an address, with its cause. It repeats names of parameters only, no values.
 fn parse_error(error: &tokio_postgres::Error) -> String {
     match std::error::Error::source(error) {
         Some(cause) => cause.to_string(),
@@ -147,7 +147,7 @@ fn parse_error(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// `%2F` and its like as what they stand for.
+/// Decodes the percent-encoded characters of a parameter.
 fn decoded(text: &str) -> std::result::Result<String, String> {
     let wrong = || "sslrootcert is not a well-formed part of an address".to_owned();
     let mut bytes = Vec::new();

@@ -42,10 +42,10 @@ use crate::pool::PostgresPool;
 use receipts::PruneSchedule;
 use table_names::TableNames;
 
-/// How often a transaction is tried that the server undoes because of others.
+/// How many times a transaction is tried that the server rolls back because of concurrent ones.
 const TRIES: usize = 5;
 
-/// Tries a step again that the server undid because somebody else's was in its way.
+/// Tries a step again that the server rolled back because of a concurrent transaction.
 macro_rules! retry_on_conflict {
     ($step:expr) => {{
         let mut tries = 1;
@@ -69,7 +69,7 @@ pub struct PostgresTruth {
 }
 
 impl Postgres {
-    /// The truth of an availability system, in these tables. They are looked at by the first call.
+    /// The truth of an availability system in these tables. The first call checks the tables.
     pub fn availability(&self, id: SystemId, layout: Layout) -> Result<PostgresTruth> {
         if id.kind != Kind::Availability {
             return Err(Error::Invalid(format!("{id} is no system that PostgreSQL carries")));
@@ -88,7 +88,7 @@ impl Postgres {
 }
 
 impl PostgresTruth {
-    /// Looks at the tables now: an error names each column that is missing.
+    /// Checks the tables now. The error names each column that is missing.
     pub async fn check(&self) -> Result<()> {
         self.names().await.map(|_| ())
     }

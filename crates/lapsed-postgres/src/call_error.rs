@@ -56,7 +56,7 @@ pub(crate) fn call_error(place: &str, call: &str, error: &tokio_postgres::Error)
     }
 }
 
-/// A call that had no answer in time.
+/// The error for a call that had no answer in time.
 pub(crate) fn timed_out(place: &str, call: &str, ms: u128) -> CallError {
     let error = Error::timed_out(place, call, ms);
     CallError { error, conflict: false, connected: false, of_row: false }

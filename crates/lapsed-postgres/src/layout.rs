@@ -10,18 +10,18 @@ use serde::Deserialize;
 pub struct Layout {
     pub providers: Providers,
     pub status: Status,
-    /// When who went online or offline.
+    /// The log of when providers went online or offline.
     pub logs: Logs,
-    /// Who has which session.
+    /// The table of sessions, each with its provider.
     pub sessions: Sessions,
-    /// Who is logged in.
+    /// The table of logins.
     pub logins: Logins,
     pub config: Config,
-    /// What the ids are in tables that lapsed makes. Those that are there already say it themselves.
+    /// The type of ids in tables that lapsed makes. Existing tables have their own type.
     pub id_type: IdType,
 }
 
-/// What an id is.
+/// The type of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdType {
@@ -55,7 +55,7 @@ macro_rules! names {
         }
 
         impl $struct {
-            /// Each with what it stands for.
+            /// The configured names, each with the key that configures it.
             fn names(&self) -> Vec<(&'static str, &str)> {
                 vec![$((stringify!($field), self.$field.as_str()),)*]
             }
@@ -64,92 +64,92 @@ macro_rules! names {
 }
 
 names! {
-    /// One row a provider.
+    /// The table of providers, with one row for each.
     Providers {
         table: "mitras",
-        /// Who: uuid, text or a number.
+        /// The provider's id: a uuid, a text or a number.
         id: "id",
-        /// What people call it; a table without this column has no names.
+        /// The name that is shown; a table without this column has no names.
         display_name: "display_name",
-        /// Whether it may work at all.
+        /// Whether the provider is activated.
         is_active: "is_active",
     }
 }
 
 names! {
-    /// At most one row a provider.
+    /// The status of providers, with at most one row for each.
     Status {
         table: "mitra_online_status",
         provider: "mitra_id",
-        /// Whether it says that it is there.
+        /// Whether the provider is set online.
         is_online: "is_online",
-        /// When it was last set online.
+        /// When the provider was last set online.
         last_online_at: "last_online_at",
-        /// When it was last set offline.
+        /// When the provider was last set offline.
         last_offline_at: "last_offline_at",
-        /// Its last beat, as far as it was written down.
+        /// The provider's last heartbeat that was written to this table.
         last_heartbeat_at: "last_heartbeat_at",
-        /// When the row was last changed; written where there is such a column.
+        /// When the row was last changed; written if the column exists.
         updated_at: "updated_at",
     }
 }
 
 names! {
-    /// One row a flip between online and offline.
+    /// The log of changes between online and offline, with one row for each.
     Logs {
         table: "mitra_online_logs",
         provider: "mitra_id",
         status: "status",
-        /// When; without such a column the log is written, and cannot be read.
+        /// The time of the change. Without this column the log is written but cannot be read.
         created_at: "created_at",
     }
 }
 
 names! {
-    /// One row a session.
+    /// The table of sessions, with one row for each.
     Sessions {
         table: "chat_sessions",
         id: "id",
         provider: "mitra_id",
         /// `active`, `pending_payment`, `ended`, `expired`, `cancelled`, or what comes before.
         status: "status",
-        /// When the row was last changed; written where there is such a column.
+        /// When the row was last changed; written if the column exists.
         updated_at: "updated_at",
     }
 }
 
 names! {
-    /// One row a login. An empty name of the table: there are none to revoke.
+    /// The table of logins, with one row for each. An empty table name: there are no logins to revoke.
     Logins {
         table: "auth_sessions",
         provider: "user_id",
-        /// When it was revoked, if it was.
+        /// When the login was revoked; NULL if it was not.
         revoked_at: "revoked_at",
     }
 }
 
 names! {
-    /// One row a setting.
+    /// The table of settings, with one row for each.
     Config {
         table: "app_config",
         key: "key",
-        /// What, as JSON or as text.
+        /// The value, as JSON or as text.
         value: "value",
-        /// When the row was last changed; written where there is such a column.
+        /// When the row was last changed; written if the column exists.
         updated_at: "updated_at",
-        /// The key of how long a provider may be silent.
+        /// The key of the setting for how long a provider may be silent.
         stale_after_seconds: "stale_after_seconds",
-        /// The key of whether silence means anything.
+        /// The key of the setting for whether silent providers are set offline.
         require_ping: "require_ping",
-        /// The key of how many sessions a provider can have.
+        /// The key of the setting for how many sessions a provider can have.
         max_customers_per_mitra: "max_customers_per_mitra",
-        /// The key of how often a provider beats.
+        /// The key of the setting for how often a provider sends a heartbeat.
         heartbeat_cadence_seconds: "heartbeat_cadence_seconds",
     }
 }
 
 impl Layout {
-    /// Refuses names that cannot be.
+    /// Refuses names that PostgreSQL cannot have.
     pub fn check(&self) -> Result<()> {
         let tables = [
             ("providers", self.providers.names()),

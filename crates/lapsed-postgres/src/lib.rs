@@ -52,19 +52,19 @@ struct Inner {
 }
 
 impl Postgres {
-    /// Makes ready; the first call connects. Must be called inside a runtime.
+    /// Creates the store; the first call connects. Must be called inside a runtime.
     pub fn new(address: &PostgresAddress) -> Result<Postgres> {
         Self::with_clock(address, SystemClock::shared())
     }
 
-    /// The same with a clock of the caller's, for waiting.
+    /// Like [`Self::new`], with the clock by which the process waits.
     pub fn with_clock(address: &PostgresAddress, clock: Arc<dyn Clock>) -> Result<Postgres> {
         let pool = PostgresPool::new(address, clock)?;
         let (own, layouts) = (OwnTables::new(&address.prefix), Mutex::default());
         Ok(Postgres { inner: Arc::new(Inner { pool, own, layouts }) })
     }
 
-    /// How many statements were sent so far.
+    /// The number of statements that were sent so far.
     pub fn statements(&self) -> u64 {
         self.inner.pool.statements()
     }

@@ -26,7 +26,7 @@ const WAITING_MAX: usize = 10_000;
 /// How often the server is asked whether it is still there: a connection that is cut in silence would
 /// otherwise tell nothing for ever.
 const ASK_EVERY: Duration = Duration::from_secs(10);
-/// Between two attempts to connect, at first and at most.
+/// The first and the longest pause between two attempts to connect.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 
@@ -116,7 +116,7 @@ impl ChangeListener {
         matches!(within(&**self.pool.clock(), limit, asked).await, Some(Ok(_)))
     }
 
-    /// Until there is a connection that listens.
+    /// Connects again and again until a connection listens.
     async fn reconnect(&mut self) {
         let clock = self.pool.clock().clone();
         let mut is_new = true;
@@ -175,7 +175,7 @@ struct ListenerTask {
 }
 
 impl ListenerTask {
-    /// Until the connection is over.
+    /// Runs until the connection ends.
     async fn run<T>(self, mut connection: Connection<Socket, T>)
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -194,7 +194,7 @@ impl ListenerTask {
 fn parse_notification(events: &Notification) -> Option<ChangeEvent> {
     match (events.channel(), events.payload()) {
         (_, "") => Some(ChangeEvent::Gap),
-        // What cannot be a name is nobody's.
+        // A payload that cannot be a name belongs to no provider.
         (AVAILABILITY_CHANNEL, id) => Name::new(id).ok().map(ChangeEvent::Provider),
         (SETTINGS_CHANNEL, key) => Some(ChangeEvent::Setting(key.to_owned())),
         _ => None,

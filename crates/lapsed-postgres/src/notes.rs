@@ -8,7 +8,7 @@ use lapsed_core::{Name, Result, SystemId};
 use crate::Postgres;
 use crate::number::{ms_of, to_i64, to_u64};
 
-/// The clock's microseconds: a server that lost its last commits gives no number twice.
+/// The server's clock in microseconds, so that a server that lost its last commits gives no number twice.
 const MICROSECONDS: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 fn book_mark(book: &Name) -> String {
@@ -19,7 +19,7 @@ fn mark_name(name: &Name) -> String {
     format!("mark/{name}")
 }
 
-/// Which row of the terms is a turn: no system is called so.
+/// The key of a turn's row in the table of terms; no system can have this name.
 fn turn_key(system: &SystemId, name: &Name) -> String {
     format!("{system}#{name}")
 }

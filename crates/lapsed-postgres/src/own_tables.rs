@@ -30,7 +30,7 @@ impl OwnTables {
         }
     }
 
-    /// Something else of lapsed's beside them: a function.
+    /// The quoted name of a function of lapsed's in the schema of its tables.
     pub fn named(&self, name: &str) -> String {
         quote::table(&format!("{}{name}", self.prefix))
     }
@@ -40,13 +40,13 @@ impl OwnTables {
         quote::name(&self.unquoted(name))
     }
 
-    /// The same, as the catalogue has it.
+    /// The name without quotes, as the catalogue has it.
     pub fn unquoted(&self, name: &str) -> String {
         let prefix = self.prefix.split_once('.').map_or(self.prefix.as_str(), |(_, rest)| rest);
         format!("{prefix}{name}")
     }
 
-    /// The schema that they are in, if it is named.
+    /// The schema of lapsed's tables, if the prefix names one.
     pub fn schema(&self) -> Option<&str> {
         self.prefix.split_once('.').map(|(schema, _)| schema)
     }

@@ -88,7 +88,7 @@ impl PostgresPool {
         &self.inner.address
     }
 
-    /// How many statements were sent so far.
+    /// The number of statements that were sent so far.
     pub fn statements(&self) -> u64 {
         self.inner.statements.load(Ordering::Relaxed)
     }
@@ -144,7 +144,7 @@ impl PostgresPool {
         call.end(done)
     }
 
-    /// A connection for one call.
+    /// Takes a connection from the pool for one call.
     async fn call(&self, name: &'static str) -> Result<Call> {
         let limit = self.inner.address.connect_timeout;
         let got = within(&*self.inner.clock, limit, self.inner.pool.get()).await;
@@ -213,7 +213,7 @@ impl Call {
         .await
     }
 
-    /// One statement that answers with one row, or none.
+    /// Runs one statement that answers with at most one row.
     pub async fn query_opt(&self, sql: &str, params: Params<'_>) -> CallResult<Option<Row>> {
         Ok(self.query(sql, params).await?.pop())
     }

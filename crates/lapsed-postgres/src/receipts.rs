@@ -13,7 +13,7 @@ use crate::number::{to_i64, to_u64};
 use crate::own_tables::OwnTables;
 use crate::pool::Call;
 
-/// What is read of a receipt.
+/// The columns that are read of a receipt.
 pub(crate) const READ_COLUMNS: &str =
     "body::text, floor(extract(epoch FROM restored_at) * 1000)::bigint";
 
@@ -77,7 +77,7 @@ pub(crate) fn note_batch(own: &OwnTables) -> String {
     )
 }
 
-/// What a batch is noted under.
+/// The key under which a batch is remembered.
 pub(crate) fn batch_key(system: &SystemId, batch: &BatchId) -> (String, String, i64) {
     (system.to_string(), batch.sweeper.to_string(), to_i64(batch.number))
 }

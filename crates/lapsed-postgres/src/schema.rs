@@ -14,10 +14,10 @@ pub use apply::Applied;
 pub(crate) use tables::occupying;
 pub use triggers::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
 
-/// Whether the application's tables tell what is changed in them.
+/// Whether triggers announce changes of the application's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Triggers {
-    /// Nobody but lapsed writes there, or somebody else tells.
+    /// No triggers: only lapsed writes to the tables, or the application announces its changes itself.
     Without,
     /// Each change is told by NOTIFY, so that the mirror follows an application that knows nothing of it.
     With,
@@ -25,7 +25,7 @@ pub enum Triggers {
 
 /// One statement of the schema.
 pub(crate) struct Statement {
-    /// Which table it makes, or belongs to, quoted; empty: none.
+    /// The quoted name of the table that it makes or belongs to; empty if there is none.
     pub table: String,
     pub sql: String,
     pub kind: StatementKind,
@@ -33,11 +33,11 @@ pub(crate) struct Statement {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StatementKind {
-    /// A schema or a table.
+    /// Creates a schema or a table.
     Table,
-    /// An index that queries need: on which column, as it is named.
+    /// Creates an index that queries need, on the column with this name.
     Index(String),
-    /// A function or a trigger.
+    /// Creates a function or a trigger.
     Trigger,
 }
 

@@ -1,4 +1,4 @@
-//! Terms, the operator's settings, receipts: what the engine needs of any store.
+//! Implements what the engine needs of any store: terms, the operator's settings and receipts.
 
 use async_trait::async_trait;
 use lapsed_core::leader::Term;

@@ -19,13 +19,13 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 pub(crate) enum Trust {
     /// Any: nobody who only listens can read it, but who is at the other end is not known.
     Anybody,
-    /// One of an authority that is trusted, whatever host it names.
+    /// A certificate of a trusted authority, for any host name.
     Authority(Option<PathBuf>),
-    /// The same, and it names the host.
+    /// A certificate of a trusted authority that names the host.
     Host(Option<PathBuf>),
 }
 
-/// What makes connections secret, for `trust`.
+/// The connector that encrypts connections, for `trust`.
 pub(crate) fn connector(trust: &Trust) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone());
@@ -123,7 +123,7 @@ impl ServerCertVerifier for AnyHost {
     }
 }
 
-/// Trusts whoever is there, as libpq does below `verify-ca`.
+/// Trusts every certificate, as libpq does below `verify-ca`.
 #[derive(Debug)]
 struct AnyCertificate {
     provider: Arc<CryptoProvider>,

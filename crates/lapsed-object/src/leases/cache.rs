@@ -18,7 +18,7 @@ pub(crate) struct Cache {
     max: usize,
     held: Mutex<HashMap<LeaseKey, StoredObject>>,
     key_locks: Vec<tokio::sync::Mutex<()>>,
-    /// The same in every process, so that a simulation repeats.
+    /// A hasher without a random seed, so that a simulation repeats exactly.
     hasher: BuildHasherDefault<DefaultHasher>,
 }
 
@@ -28,7 +28,7 @@ impl Cache {
         Cache { max, held: Mutex::default(), key_locks, hasher: BuildHasherDefault::default() }
     }
 
-    /// Waits until nobody else of this process is at that key.
+    /// Waits until no other task of this process works on a key of the same share.
     pub(crate) async fn lock_key(&self, key: &LeaseKey) -> tokio::sync::MutexGuard<'_, ()> {
         let slot = self.hasher.hash_one(key) as usize % LOCKS;
         self.key_locks[slot].lock().await
@@ -41,7 +41,7 @@ impl Cache {
     pub(crate) fn put(&self, key: &LeaseKey, held: StoredObject) {
         let mut all = self.lock();
         if all.len() >= self.max && !all.contains_key(key) {
-            // Half of them, whichever: it is a saving, not a promise.
+            // Any half of the entries may go: the cache only saves requests.
             let mut nth = 0;
             all.retain(|_, _| {
                 nth += 1;

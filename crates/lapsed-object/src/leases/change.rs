@@ -20,7 +20,7 @@ use crate::log::Intent;
 use crate::objects::WriteCondition;
 use crate::system_context::StoredObject;
 
-/// How often a lost race is run again.
+/// How many times a change is tried while other writers are faster.
 const TRIES: u32 = 30;
 
 /// An operation on the lease of one key.
@@ -35,7 +35,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The token that is presented.
+    /// The token that the caller shows, if the operation needs one.
     fn token(&self) -> Option<LeaseToken> {
         match self {
             Change::Renew(token, _)
@@ -87,7 +87,7 @@ impl ChangeAnswer {
 }
 
 impl ChangeAnswer {
-    /// Whether what was asked is not to be had: then it must be asked of the store itself.
+    /// Whether the answer is a refusal. A cached record is not enough for a refusal; the store must be read.
     fn is_refusal(&self) -> bool {
         matches!(self, ChangeAnswer::Held(_) | ChangeAnswer::Lost(_) | ChangeAnswer::Described(_))
     }
@@ -97,7 +97,7 @@ struct JudgedChange {
     answer: ChangeAnswer,
     doc: Document,
     cleared: Vec<Expiry>,
-    /// Whether it was read for this judgement, whatever was known before.
+    /// Whether the record was read from the store for this judgement, not taken from the cache.
     read_again: bool,
 }
 
@@ -109,7 +109,7 @@ impl ObjectLeases {
         change: &Change,
     ) -> Result<WithCleared<ChangeAnswer>> {
         let _key_lock = self.cache.lock_key(key).await;
-        // Whoever only looks wants to see what is there.
+        // A call that only reads must see the store's state, not the cache.
         let mut remembered = match change {
             Change::Describe => None,
             _ => self.cache.get(key),
@@ -149,7 +149,8 @@ impl ObjectLeases {
                 }
                 return Ok(WithCleared { answer: judged.answer, cleared: Vec::new() });
             }
-            // Nothing to change, but only remembered: writing it again shows that it is still so.
+            // Nothing changes, but the record came from the cache: writing it again proves that it is still
+            // current.
             if judged.doc.owed.len() > OWED_MAX {
                 self.log_owed_receipts(held).await?;
                 continue;
@@ -173,7 +174,7 @@ impl ObjectLeases {
         mut judged: JudgedChange,
         sent_ms: i64,
     ) -> Result<Option<WithCleared<ChangeAnswer>>> {
-        // Whatever becomes of it: what was remembered is no longer so.
+        // The cached record is out of date, whatever the result of the write is.
         self.cache.forget(key);
         let subject = Subject::Lease(key.clone());
         self.ensure_entry_before_write(&subject, &mut judged.doc).await?;
@@ -189,13 +190,14 @@ impl ObjectLeases {
         Ok(Some(WithCleared { answer: judged.answer, cleared: judged.cleared }))
     }
 
-    /// Whether the answer shows that the store's clock was ahead of the latest that was thought of.
+    /// Whether the answer shows that the store's clock was ahead of the latest time that was assumed.
     fn granted_too_little(&self, answer: &ChangeAnswer, sent_ms: i64) -> bool {
         let ChangeAnswer::Granted(grant) = answer else { return false };
         self.context.time.earliest_at(sent_ms).is_some_and(|earliest| earliest > grant.now_ms)
     }
 
-    /// Once more, from the time that is known by now. `None`: somebody came in between.
+    /// Grants the lease again from the newest known time. `None`: another writer changed the record in
+    /// between.
     async fn extend_grant(
         &self,
         key: &LeaseKey,
@@ -212,7 +214,7 @@ impl ObjectLeases {
         Ok(written.map(|_| WithCleared { answer: judged.answer, cleared }))
     }
 
-    /// What becomes of the record, by the rules; and the record that was judged.
+    /// Applies the rules to the record and returns what becomes of it, with the record that was judged.
     ///
     /// A transaction that is settled is settled for good, whoever wins the write (D3): that is never done
     /// by what is remembered, or was read before the lease was over, but by how the record stands now.
@@ -247,7 +249,7 @@ impl ObjectLeases {
         }
         let is_new = record.is_new();
         if is_new && matches!(change, Change::Acquire(_)) {
-            // After the record was seen: nothing of this key is forgotten without deleting it.
+            // The floor is read after the record: this key cannot be forgotten without deleting the record.
             record.begin_above(self.token_floor().await?);
         }
         let mut answer = apply(key, record, change, decision, &at);
@@ -268,7 +270,7 @@ impl ObjectLeases {
         Ok(self.decide_once(txn, Decision::Rollback, DECISION_TTL_MS).await?.answer.decision)
     }
 
-    /// Moves what an object owes to the log.
+    /// Moves the receipts that an object owes to the log.
     async fn log_owed_receipts(&self, held: StoredObject) -> Result<()> {
         let number = self.batches.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let sweeper = format!("{BY_OPERATION}-{:016x}", self.context.nonce());
@@ -283,7 +285,7 @@ impl ObjectLeases {
                 let done = [intent.subject.name().to_string()].into();
                 opened.close(&done).await?;
             }
-            // It may have been made all the same, and changed by somebody since: its traces tell.
+            // The write may have been made and overwritten since; the log object shows which.
             Ok(None) | Err(_) => drop(opened.settle().await?),
         }
         Ok(())
@@ -309,13 +311,13 @@ fn to_settle<'d>(
     record.undecided().filter(|_| ends || record.expired(at).is_some())
 }
 
-/// What an object owes, as an intention.
+/// The receipts that an object owes, as an intention for the log.
 pub(crate) fn intent(doc: &Document) -> Intent {
     let debts = doc.owed.iter().map(|debt| (debt.clone(), BY_OPERATION.to_owned(), 0));
     Intent { subject: doc.subject(), epoch: doc.epoch, debts: debts.collect() }
 }
 
-/// Does what was asked to a record that holds nothing that is over.
+/// Applies the operation to a record from which everything expired was cleared.
 fn apply(
     key: &LeaseKey,
     record: &mut LeaseRecord,

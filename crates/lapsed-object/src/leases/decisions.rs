@@ -73,7 +73,7 @@ impl ObjectLeases {
         Ok(Some((decided(txn, marker, false, &at), marker.is_expired(&at))))
     }
 
-    /// Makes a decision again, as its receipt has it. False: there is one by now.
+    /// Writes a decision again from its receipt. False: the transaction has a decision by now.
     pub(crate) async fn restore_decision(
         &self,
         txn: &Name,
@@ -89,13 +89,13 @@ impl ObjectLeases {
         }
     }
 
-    /// Whether an object holds nothing but its own emptiness.
+    /// Whether an object is the empty marker of a deleted decision.
     pub(crate) fn is_empty_marker(held: &StoredObject) -> bool {
         matches!(held.doc.content, Content::Decision(_, None)) && held.doc.owed.is_empty()
     }
 }
 
-/// Empties a marker that is over, and notes the receipt.
+/// Empties an expired marker and adds the receipt to what it owes.
 pub(crate) fn clear(doc: &mut Document, at: &ClockReading) -> Vec<Expiry> {
     let Content::Decision(txn, marker) = &mut doc.content else { return Vec::new() };
     let Some(over) = marker.take_if(|marker| marker.is_expired(at)) else { return Vec::new() };
@@ -108,7 +108,7 @@ pub(crate) fn clear(doc: &mut Document, at: &ClockReading) -> Vec<Expiry> {
     vec![expiry]
 }
 
-/// The decision that stands.
+/// The decision in force; `None` if there is none or it has expired.
 fn live<'d>(doc: &'d Document, at: &ClockReading) -> Option<&'d DecisionMarker> {
     match &doc.content {
         Content::Decision(_, marker) => marker.as_ref().filter(|marker| !marker.is_expired(at)),

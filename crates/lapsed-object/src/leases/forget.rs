@@ -28,7 +28,7 @@ use crate::names::BucketWidth;
 use crate::objects::{Deleted, WriteCondition};
 use crate::system_context::{StoredObject, SystemContext};
 
-/// How often somebody else may be faster before it is given up.
+/// How many times a write is tried while other writers are faster.
 const TRIES: usize = 100;
 
 /// How long records are kept, and how the index files what may be forgotten.
@@ -44,23 +44,23 @@ impl ForgetPlan {
     }
 }
 
-/// What is known of the token floor: it only grows.
+/// The token floor as this process knows it; it only grows.
 #[derive(Default)]
 pub(crate) struct KnownFloor(AtomicU64);
 
 /// What a sweep does about a record that nobody holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IdleStep {
-    /// Nothing: it is kept, or watched already.
+    /// The record is kept as it is, or is in the index already.
     Leave,
-    /// It is filed in this bucket, so that it is looked at again.
+    /// The record is added to this bucket of the index, so that a later sweep looks at it again.
     Watch(String),
     /// The record is deleted.
     Forget,
 }
 
 impl ObjectLeases {
-    /// The floor by now: one read.
+    /// Reads the current token floor; one request.
     pub(crate) async fn token_floor(&self) -> Result<u64> {
         let stored = self.context.stored::<u64>(&self.context.paths.token_floor()).await?.0;
         let floor = stored.unwrap_or(0);
@@ -102,7 +102,7 @@ impl ObjectLeases {
         let record = self.context.replace(absent, absent.doc.clone());
         let ((), made) = try_join(entry, record).await?;
         Ok(made.map(|mut made| {
-            // Known here, but not written there: the two requests may have come in any order.
+            // The bucket is set here but was not stored, because the two requests may arrive in any order.
             made.doc.bucket = Some(bucket);
             made
         }))
@@ -114,7 +114,8 @@ impl ObjectLeases {
         Ok(self.context.deletes_under_condition().await?.then_some(plan))
     }
 
-    /// What to do about the record in `doc`, which nobody holds. Dates it if nobody has.
+    /// What to do about the record in `doc`, which nobody holds. Sets the date since when it is idle, if it
+    /// has none.
     pub(crate) fn idle_step(
         &self,
         plan: &ForgetPlan,
@@ -147,7 +148,7 @@ impl ObjectLeases {
     /// changed it, or a receipt for it is still being written.
     pub(crate) async fn forget_record(&self, held: &StoredObject) -> Result<bool> {
         let WriteCondition::IfUnchanged(version) = &held.only else { return Ok(true) };
-        // An open log object asks the record whether its change was made.
+        // While a log object is open, settling it reads this record to see whether its change was made.
         if !self.log.is_final(held.doc.logged_in).await? {
             return Ok(false);
         }
@@ -172,18 +173,18 @@ impl ObjectLeases {
         let bucket = match self.idle_step(&plan, &mut doc, &at) {
             IdleStep::Leave => return Ok(()),
             IdleStep::Watch(bucket) => bucket,
-            // The next pass looks there.
+            // The current bucket, which the next pass reads.
             IdleStep::Forget => self.bucket(at.judging_ms.saturating_sub(plan.after_ms)),
         };
         by.write_entry(&doc.subject(), &bucket).await?;
-        // If somebody was faster, the entry is one too many, and a sweep removes it.
+        // If another writer was faster, the new entry is not needed, and a sweep removes it.
         by.replace(held, doc).await?;
         Ok(())
     }
 }
 
 impl SystemContext {
-    /// Whether the server deletes an object only if it is still what was read: tried once a process.
+    /// Whether the server supports a delete on the condition of an ETag. It is tried once per process.
     pub(crate) async fn deletes_under_condition(&self) -> Result<bool> {
         self.deletes_if
             .get_or_try_init(|| crate::probe::deletes_under_condition(self))

@@ -26,32 +26,32 @@ const LOGGED_MAX: usize = 50;
 
 /// How many of them, if a pass rests between two: a quarter of the time for which the log object may
 /// be open.
-pub(crate) fn logged_max(entry_delay: Duration, patience: Duration) -> usize {
-    let rests = (patience / 4).as_micros().checked_div(entry_delay.as_micros());
+pub(crate) fn logged_max(entry_delay: Duration, open_max: Duration) -> usize {
+    let rests = (open_max / 4).as_micros().checked_div(entry_delay.as_micros());
     rests.map_or(LOGGED_MAX, |rests| rests.clamp(1, LOGGED_MAX as u128) as usize)
 }
 
-/// An object store is not held by anybody: batches need not shrink.
+/// The busy time that is reported for a batch: a batch blocks no other client, so it need not shrink.
 const HELD: Duration = Duration::from_micros(1);
 
-/// How one suspect stands, and so what the sweep does with it.
+/// The state of one suspect, which decides what the sweep does with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Expired: it is cleared.
+    /// The lease has expired and is cleared.
     Over,
-    /// Held and not expired: its index entry moves to the bucket of its deadline.
+    /// The lease has not expired; its index entry moves to the bucket of its deadline.
     Alive,
-    /// Held by another token than the suspected one.
+    /// Another token than the suspected one holds the lease.
     Moved,
-    /// Nobody holds it any more.
+    /// Nobody holds the lease any more.
     Free,
-    /// Nobody has used it for so long that it is forgotten.
+    /// Nobody has used the key for so long that its record is deleted.
     Forget,
-    /// The entry points to nothing.
+    /// The object that the entry points to does not exist.
     Missing,
-    /// What it points to cannot be read.
+    /// The object that the entry points to cannot be read.
     Unreadable,
-    /// Named twice in one batch.
+    /// The batch has the same suspect twice.
     Duplicate,
 }
 
@@ -60,11 +60,11 @@ struct ReclaimPlan {
     entries: Vec<Entry>,
     verdict: Verdict,
     held: Option<StoredObject>,
-    /// As it is to be; `None`: it is left as it is.
+    /// The object to write; `None`: the stored object stays as it is.
     next: Option<StoredObject>,
-    /// What is to be logged with it.
+    /// The intention to log before the object is written.
     intent: Option<Intent>,
-    /// The bucket in which it is to be filed, so that it is forgotten in time.
+    /// The index bucket to add the record to, so that it is forgotten in time.
     watch: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl ObjectLeases {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
     }
 
-    /// Judges one, by what was seen when it was listed if nothing newer is known.
+    /// Judges one suspect by its cached object, or else by the object that was read when it was listed.
     async fn plan(&self, suspect: &Suspect, duplicate: bool, batch: &Batch) -> Result<ReclaimPlan> {
         let mut plan = ReclaimPlan {
             suspect: suspect.clone(),
@@ -138,7 +138,8 @@ impl ObjectLeases {
         };
         match self.newest(suspect, held, &plan.entries).await? {
             Ok(held) => match self.judge_held(&mut plan, held, batch).await {
-                // The marker of its transaction: the others of the batch do not need that.
+                // Only the marker of this suspect's transaction is unreadable; the rest of the batch does not
+                // need it.
                 Err(Error::Corrupt { what, .. }) => plan.verdict = self.unreadable(&what),
                 judged => judged?,
             },
@@ -147,7 +148,7 @@ impl ObjectLeases {
         Ok(plan)
     }
 
-    /// The object of a suspect: as seen, as remembered since, or read again.
+    /// The newest known object of a suspect: as listed, from the cache, or read again.
     async fn newest(
         &self,
         suspect: &Suspect,
@@ -164,7 +165,7 @@ impl ObjectLeases {
         if let Some(seen) = seen {
             return Ok(Ok(Some(seen).filter(newer).or(remembered).expect("one of them is newer")));
         }
-        // By its entry: a name that was cut does not tell the key, and so not the object.
+        // The object is found by the entry: a name that was shortened does not contain the whole key.
         let Some(entry) = entries.first() else { return Ok(Err(Verdict::Duplicate)) };
         Ok(match self.target(entry).await? {
             Found::Document(held) => Ok(*held),
@@ -187,7 +188,8 @@ impl ObjectLeases {
         let at = self.context.clock_reading().await?;
         plan.verdict = verdict(&held, &plan.suspect, &at);
         if plan.verdict == Verdict::Over && batch.act == PassMode::Reclaim && has_staged(&held) {
-            // What was listed may have been renewed since, and a transaction is rolled back for good.
+            // The lease may have been renewed since it was listed, and a rollback is final, so the record is
+            // read again.
             match self.newest(&plan.suspect, None, &plan.entries).await? {
                 Ok(now) => held = now,
                 Err(verdict) => {
@@ -203,7 +205,7 @@ impl ObjectLeases {
             own = self.clear(&mut next, &at).await?;
         }
         if plan.verdict == Verdict::Free {
-            // Whoever read it before and is about to lease it counts on an entry that goes now.
+            // The entry is about to be deleted, so a later lease must write a new one.
             next.doc.bucket = None;
         }
         if let (Verdict::Over | Verdict::Free, PassMode::Reclaim) = (plan.verdict, batch.act)
@@ -234,7 +236,7 @@ impl ObjectLeases {
         Ok(())
     }
 
-    /// Clears what is over; what is owed for it.
+    /// Clears an expired lease or decision and returns the receipts that are owed for it.
     async fn clear(
         &self,
         next: &mut StoredObject,
@@ -262,7 +264,7 @@ impl ObjectLeases {
     }
 
     async fn carry_out(&self, id: &BatchId, plans: Vec<ReclaimPlan>) -> Result<Vec<Outcome>> {
-        // Before anything of them is deleted, and before the log is open to anybody's waiting.
+        // The floor is raised before any record is deleted, and before the log object is opened.
         let forgotten = plans.iter().filter(|plan| plan.verdict == Verdict::Forget);
         self.raise_floor(forgotten.filter_map(ReclaimPlan::token).max().unwrap_or(0)).await?;
         let intents: Vec<Intent> = plans.iter().filter_map(|plan| plan.intent.clone()).collect();
@@ -287,7 +289,7 @@ impl ObjectLeases {
     async fn write_plan(&self, plan: &ReclaimPlan, number: Option<u64>) -> WriteResult {
         let (Some(held), Some(next)) = (&plan.held, &plan.next) else { return WriteResult::None };
         let mut doc = next.doc.clone();
-        // Before the record that says so.
+        // The index entry is written before the record that refers to it.
         if let Some(bucket) = &plan.watch
             && let Err(error) = self.context.write_entry(&doc.subject(), bucket).await
         {
@@ -310,7 +312,7 @@ impl ObjectLeases {
         }
     }
 
-    /// Makes the log final; the receipts that this batch itself earned, by what they are about.
+    /// Makes the log object final and returns the receipts that this batch wrote, by their subject.
     async fn finish_log(
         &self,
         id: &BatchId,
@@ -328,7 +330,7 @@ impl ObjectLeases {
                 receipts.into_iter().find(|r| r.sweeper == id.sweeper && r.batch == id.number);
             intended.insert(plan.suspect.key.clone(), own);
         }
-        // One that was lost may have been made all the same, and changed by somebody since.
+        // A write that seems lost may have been made and overwritten since.
         let in_doubt = logged().any(|(_, change)| !matches!(change, WriteResult::Made(_)));
         let confirmed = match in_doubt {
             true => opened.settle().await?,
@@ -341,7 +343,7 @@ impl ObjectLeases {
         Ok(intended)
     }
 
-    /// What became of it, and what its entries in the index are worth now.
+    /// The outcome of one suspect. Also deletes or moves its entries in the index.
     async fn conclude(
         &self,
         plan: ReclaimPlan,
@@ -372,7 +374,7 @@ impl ObjectLeases {
         }
     }
 
-    /// Somebody was faster: how does it stand now? Its entry stays (D7).
+    /// Another writer was faster: reads the record again to say why. The entry stays (D7).
     async fn refusal(&self, plan: &ReclaimPlan, change: &WriteResult) -> Outcome {
         if let WriteResult::Doubt(error) = change {
             tracing::warn!(system = %self.id, key = %plan.suspect.key, %error, "not reclaimed");
@@ -410,7 +412,7 @@ impl ObjectLeases {
         }
     }
 
-    /// Where its deadline belongs first, then the stale ones go (D1).
+    /// Writes the entry in the bucket of the deadline first, then deletes the stale entries (D1).
     async fn move_entry(&self, plan: &ReclaimPlan, deadline_ms: u64) -> Result<()> {
         let bucket = self.bucket(deadline_ms);
         let held = plan.held.as_ref();
@@ -429,7 +431,7 @@ impl ObjectLeases {
         Ok(())
     }
 
-    /// Deletes an empty marker, unless it was filled again. False: it was.
+    /// Deletes an empty marker. False: it has a decision again and was not deleted.
     async fn delete_marker(&self, held: &StoredObject) -> Result<bool> {
         let WriteCondition::IfUnchanged(version) = &held.only else { return Ok(true) };
         let subject = held.doc.subject();
@@ -438,7 +440,7 @@ impl ObjectLeases {
             Deleted::Done => Ok(true),
             Deleted::Lost => Ok(false),
             Deleted::Unable => {
-                // The best that can be had there: a last look, and the delete right behind it.
+                // Without conditional deletes, the marker is read once more immediately before the delete.
                 let unchanged = self.context.load(&subject).await?.doc.epoch == held.doc.epoch;
                 if unchanged {
                     self.context.objects.delete(&path).await?;
@@ -450,7 +452,7 @@ impl ObjectLeases {
 }
 
 impl ReclaimPlan {
-    /// The newest token of the record.
+    /// The newest token of the record; `None` for a decision.
     fn token(&self) -> Option<u64> {
         match &self.held.as_ref()?.doc.content {
             Content::Lease(_, record) => Some(record.token.0),
@@ -460,7 +462,7 @@ impl ReclaimPlan {
 }
 
 impl Verdict {
-    /// What a dry run says; and a real one, but for what is over.
+    /// The outcome in a dry run; in a real pass, too, except for what is cleared or forgotten.
     fn preview(self) -> Outcome {
         match self {
             Verdict::Over => Outcome::Reclaimed(None),
@@ -479,7 +481,7 @@ fn has_staged(held: &StoredObject) -> bool {
     matches!(&held.doc.content, Content::Lease(_, record) if record.undecided().is_some())
 }
 
-/// How an object stands to what was suspected.
+/// Compares a stored object with its suspect.
 fn verdict(held: &StoredObject, suspect: &Suspect, at: &ClockReading) -> Verdict {
     let Some((_, token)) = held.doc.holder() else { return Verdict::Free };
     let over = match &held.doc.content {

@@ -15,7 +15,7 @@ use crate::names::namespace;
 use crate::objects::ListRequest;
 use crate::system_context::{Found, index_name};
 
-/// What was found of one object.
+/// The result of comparing one object with the index.
 enum Comparison {
     Left(&'static str),
     Missing(IndexChange),
@@ -78,7 +78,7 @@ impl Reconcile for ObjectLeases {
         self.reconciling.objects.sent()
     }
 
-    /// Each object is read, and its entry looked for; the pages come on top.
+    /// The estimated number of requests: each object and its entry are read, and the listings come on top.
     async fn cost(&self) -> Result<Option<u64>> {
         let rows = self.extent().await?;
         Ok(Some(rows * 2 + rows.div_ceil(1_000)))
@@ -86,7 +86,7 @@ impl Reconcile for ObjectLeases {
 }
 
 impl ObjectLeases {
-    /// Where the objects of a namespace are, or the markers.
+    /// The path under which the records of a namespace, or the markers of decisions, are listed.
     fn objects_of(&self, place: &str) -> String {
         match place {
             DECISIONS => self.reconciling.paths.marker(""),
@@ -94,7 +94,7 @@ impl ObjectLeases {
         }
     }
 
-    /// Decisions first, then each namespace.
+    /// The next place to compare: decisions first, then each namespace.
     async fn next_place(&self, after: Option<&str>) -> Result<Option<String>> {
         let after = match after {
             None => return Ok(Some(DECISIONS.to_owned())),
@@ -151,7 +151,7 @@ impl ObjectLeases {
             }
         };
         let (doc, subject) = (&held.doc, held.doc.subject());
-        // What is owed needs a visit, too: it is filed where it was, or where it would be by now.
+        // An object that owes receipts also needs an entry: in its old bucket, or in the current one.
         let due_ms = match doc.deadline_ms() {
             Some(deadline_ms) => deadline_ms,
             None if doc.owed.is_empty() => {
@@ -182,7 +182,7 @@ impl ObjectLeases {
     }
 }
 
-/// Where a reconciliation stands.
+/// The position of a reconciliation, which is kept between its pages.
 struct ReconcileCursor {
     namespace: Option<String>,
     name: Option<String>,

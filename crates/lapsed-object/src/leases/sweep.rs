@@ -19,10 +19,10 @@ use super::walk::{Entry, ListedSuspect};
 use crate::names::unescape;
 use crate::system_context::{Found, index_name};
 
-/// Who a suspect belongs to when nobody holds what its entry points to.
+/// The owner of a suspect whose entry points to something that nobody holds.
 const NOBODY: &str = "-";
 
-/// What a pass has cost so far.
+/// The requests that a pass has sent so far.
 #[derive(Default)]
 pub(crate) struct PassBudget {
     began: AtomicU64,
@@ -102,7 +102,7 @@ impl Sweep for ObjectLeases {
             return Ok(Tidied::default());
         }
         for path in self.walks.take_empty(limits.rows) {
-            // Where there are no folders this names nothing; where there are, a full one stays.
+            // On a store without folders this path names nothing; with folders, only an empty one is deleted.
             self.context.objects.delete(&path).await?;
         }
         let receipts_pruned = self.log.prune(&limits.retention, limits.rows).await?;
@@ -123,7 +123,7 @@ impl ObjectLeases {
         })
     }
 
-    /// What an entry points to.
+    /// The object that an entry points to.
     pub(crate) async fn target(&self, entry: &Entry) -> Result<Found> {
         let (path, namespace) = match entry.namespace.as_str() {
             DECISIONS => (self.context.paths.marker(&entry.name), None),
@@ -132,7 +132,7 @@ impl ObjectLeases {
         self.context.find(&path, namespace).await
     }
 
-    /// Everything that the entries point to, once each.
+    /// The suspects that the entries point to, each once.
     fn suspect_page(&self, found: Vec<(Entry, Found)>, last: bool) -> SuspectPage {
         let mut page = SuspectPage { examined: found.len() as u64, last, ..SuspectPage::default() };
         for (entry, found) in found {
@@ -178,7 +178,7 @@ impl ObjectLeases {
         }
     }
 
-    /// The entry of a suspect that was not listed here.
+    /// The entry that a suspect must have had, if this process has not listed it.
     pub(crate) fn expected_entry(&self, suspect: &Suspect) -> Option<Entry> {
         let subject = Subject::parse(suspect.key.as_str()).ok()?;
         let (namespace, name) = index_name(&subject);
@@ -186,7 +186,7 @@ impl ObjectLeases {
     }
 }
 
-/// How an entry without a readable target is called.
+/// The name of a suspect whose entry has no readable target.
 fn named(entry: &Entry) -> Name {
     let key = unescape(&entry.name).unwrap_or_else(|| entry.name.clone());
     let name = Name::new(&format!("{}/{key}", entry.namespace));

@@ -1,5 +1,5 @@
-//! The way of a pass through the index: namespace after namespace, bucket after bucket, page after page.
-//! Namespaces are found by listing, never remembered (D10); only buckets that are over are entered.
+//! A walk through the index: one namespace after the other, bucket by bucket, page by page.
+//! Namespaces are listed anew each time, never cached (D10). Only buckets whose time has passed are read.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::names::namespace;
 use crate::objects::ListRequest;
 use crate::system_context::StoredObject;
 
-/// How many walks are remembered, and how many suspects.
+/// How many walks and how many suspects are kept.
 const WALKS_MAX: usize = 16;
 const SEEN_MAX: usize = 20_000;
 const EMPTY_MAX: usize = 1_000;
@@ -28,7 +28,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The place just after it.
+    /// The position immediately after this entry.
     pub(crate) fn cursor(&self) -> String {
         format!("{}\0{}\0{}", self.namespace, self.bucket, self.name)
     }
@@ -39,7 +39,7 @@ impl Entry {
     }
 }
 
-/// A suspect as it was listed: its entries, and the object they point to.
+/// A suspect as it was listed: its entries and the object that they point to.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedSuspect {
     pub(crate) entries: Vec<Entry>,
@@ -55,25 +55,25 @@ struct Page {
     token: Option<String>,
 }
 
-/// Where a walk stands.
+/// The position of a walk through the index.
 #[derive(Debug)]
 pub(crate) struct Walk {
     entries: VecDeque<Entry>,
     page: Option<Page>,
-    /// Of the namespace that it is in.
+    /// The pages of the namespace that the walk is in.
     buckets: VecDeque<Page>,
     namespaces: VecDeque<String>,
     /// Where the walk resumes, within the first namespace.
     from: Option<Entry>,
-    /// The next page of namespaces: after which, by which token. `None`: there is none.
+    /// The next page of namespaces: the name after which it begins, and its token. `None`: there is none.
     more: Option<(Option<String>, Option<String>)>,
-    /// Whether the decisions are still to come: last, so that staged work of a lease that is over finds the
-    /// one that it waits for.
+    /// Whether the decisions are still to be read. They come last, so that staged work of an expired lease
+    /// finds the decision that it waits for.
     decisions: bool,
 }
 
 impl Walk {
-    /// From the beginning, or from just after a place.
+    /// A walk from the beginning of the index, or from the position `after`.
     pub(crate) fn new(after: Option<&str>) -> Walk {
         let from = after.and_then(Entry::parse);
         let first = from.as_ref().map(|entry| entry.namespace.clone());
@@ -89,7 +89,7 @@ impl Walk {
         }
     }
 
-    /// The next entry of a bucket that is over.
+    /// The next entry of a bucket whose time has passed.
     pub(crate) async fn next(&mut self, leases: &ObjectLeases) -> Result<Option<Entry>> {
         loop {
             if let Some(entry) = self.entries.pop_front() {
@@ -132,7 +132,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Those that are over, oldest first.
+    /// Lists the buckets whose time has passed, oldest first.
     async fn list_buckets(&mut self, leases: &ObjectLeases, namespace: String) -> Result<()> {
         let from = self.from.take();
         let now_ms = leases.context.clock_reading().await?.judging_ms;
@@ -179,7 +179,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Whether there is certainly nothing more.
+    /// Whether the walk has certainly read everything.
     pub(crate) fn is_over(&self) -> bool {
         self.entries.is_empty()
             && self.page.is_none()
@@ -190,17 +190,17 @@ impl Walk {
     }
 }
 
-/// Walks under way, by where they stand, and what they have seen.
+/// The walks in progress, by their position, and the suspects that they have read.
 #[derive(Default)]
 pub(crate) struct Walks {
     kept: Mutex<VecDeque<(String, Walk)>>,
     seen: Mutex<HashMap<Name, ListedSuspect>>,
-    /// Buckets that are listed and have nothing in them.
+    /// Buckets that a listing names and that are empty.
     empty: Mutex<BTreeSet<String>>,
 }
 
 impl Walks {
-    /// The walk that stands there; a new one, if none does.
+    /// The walk that was kept at this position; a new walk if there is none.
     pub(crate) fn resume(&self, after: Option<&str>) -> Walk {
         let mut kept = lock(&self.kept);
         let place = after.and_then(|after| kept.iter().position(|(at, _)| at == after));
@@ -208,7 +208,7 @@ impl Walks {
         known.map_or_else(|| Walk::new(after), |(_, walk)| walk)
     }
 
-    /// Keeps a walk for whoever goes on from there.
+    /// Keeps a walk for the call that continues at the position `at`.
     pub(crate) fn keep(&self, at: String, walk: Walk) {
         let mut kept = lock(&self.kept);
         if kept.len() >= WALKS_MAX {
@@ -217,7 +217,7 @@ impl Walks {
         kept.push_back((at, walk));
     }
 
-    /// Some servers keep each part of a name as a folder, and go on listing one that is empty.
+    /// Some servers keep each part of a name as a folder and list empty folders, too.
     fn found_empty(&self, path: &str) {
         let mut empty = lock(&self.empty);
         if empty.len() < EMPTY_MAX {
@@ -225,7 +225,7 @@ impl Walks {
         }
     }
 
-    /// At most so many of those that were found empty.
+    /// Takes at most `max` of the buckets that were found empty.
     pub(crate) fn take_empty(&self, max: usize) -> Vec<String> {
         let mut empty = lock(&self.empty);
         let taken: Vec<String> = empty.iter().take(max).cloned().collect();
@@ -245,7 +245,7 @@ impl Walks {
         lock(&self.seen).get(key).cloned()
     }
 
-    /// For whoever acts on it: what was seen is used once.
+    /// Takes the suspect `key`, because what was read of it may be used only once.
     pub(crate) fn take(&self, key: &Name) -> Option<ListedSuspect> {
         lock(&self.seen).remove(key)
     }

@@ -1,4 +1,4 @@
-//! One log object, as it is written.
+//! The stored form of one log object.
 
 use bytes::Bytes;
 use lapsed_core::receipt::Receipt;
@@ -9,23 +9,23 @@ pub(super) struct LogObject {
     pub(super) epoch: u64,
     pub(super) nonce: String,
     pub(super) number: u64,
-    /// The oldest log object that was kept when this one was made.
+    /// The oldest log object that existed when this one was made.
     pub(super) oldest: u64,
-    /// How many receipts there were before this one, in all.
+    /// The number of all receipts before this log object.
     pub(super) before: u64,
-    /// When it was made, on the store's clock.
+    /// When it was made, in milliseconds of the store's clock.
     pub(super) made_ms: u64,
-    /// Until when it is in somebody's hands; `None`: it is final.
+    /// Until when its process may work on it, in milliseconds of the store's clock; `None`: it is final.
     pub(super) open_until_ms: Option<u64>,
     pub(super) sweeper: String,
     pub(super) batch: u64,
     pub(super) entries: Vec<Entry>,
 }
 
-/// One change, and what it is worth.
+/// One change and its receipts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
-    /// What is changed, as receipts name it.
+    /// The changed key, as receipts name it.
     pub(super) subject: String,
     /// The epoch that the change replaces.
     pub(super) epoch: u64,
@@ -48,7 +48,7 @@ impl LogObject {
     }
 }
 
-/// What is known of the newest log object that is final.
+/// The newest final log object that this process knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogHead {
     pub(super) number: u64,

@@ -52,7 +52,7 @@ impl Stage {
         let port = ObjectServer::shared(self.engine).port();
         let place = format!("{} {port} {}", self.engine as usize, self.prefix);
         Program::start(&own, |command| {
-            command.args(["contenders::plays_its_part", "--exact", "--nocapture", "-q"]);
+            command.args(["contenders::contender_process", "--exact", "--nocapture", "-q"]);
             command.env(PART, part).env(WHO, &who).env(PLACE, place);
             command.env(FILE, self.dir.path().join(&who));
         })
@@ -71,9 +71,9 @@ fn read(path: &Path) -> Vec<HistoryEvent> {
     lines.map_while(|line| serde_json::from_str(&line.unwrap()).ok()).collect()
 }
 
-/// Nothing, unless a story has started it.
+/// The entry point of a child process. It does nothing unless another test has started it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plays_its_part() {
+async fn contender_process() {
     let (Ok(part), Ok(place)) = (std::env::var(PART), std::env::var(PLACE)) else { return };
     let mut words = place.split(' ');
     let engine = ObjectEngine::GOOD.into_iter();
@@ -156,17 +156,17 @@ async fn judge(stage: &Stage, processes: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_on_moto() {
+async fn two_processes_on_moto_never_hold_one_lease_at_once() {
     compete(ObjectEngine::Moto, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn four_processes_on_azurite() {
+async fn four_processes_on_azurite_never_hold_one_lease_at_once() {
     compete(ObjectEngine::Azurite, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_processes_on_seaweed() {
+async fn eight_processes_on_seaweed_never_hold_one_lease_at_once() {
     compete(ObjectEngine::Seaweed, 8).await;
 }
 

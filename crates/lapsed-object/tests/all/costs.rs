@@ -65,12 +65,12 @@ async fn a_cycle_costs_six_requests_at_first_and_two_when_warm(engine: ObjectEng
 }
 
 #[tokio::test]
-async fn a_cycle_on_s3() {
+async fn a_cycle_on_s3_costs_six_requests_at_first_and_two_when_warm() {
     a_cycle_costs_six_requests_at_first_and_two_when_warm(ObjectEngine::Seaweed).await;
 }
 
 #[tokio::test]
-async fn a_cycle_on_azure() {
+async fn a_cycle_on_azure_costs_six_requests_at_first_and_two_when_warm() {
     a_cycle_costs_six_requests_at_first_and_two_when_warm(ObjectEngine::Azurite).await;
 }
 

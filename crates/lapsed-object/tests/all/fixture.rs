@@ -54,12 +54,12 @@ pub fn system() -> SystemId {
     SystemId::new(Kind::Leases, "default").unwrap()
 }
 
-/// Narrow buckets, and little patience with whoever died. No key is forgotten: what lies in the index is
+/// Narrow buckets, and log objects that are open for at most 3 s. No key is forgotten: what lies in the index is
 /// there for its lease.
 pub fn layout() -> LeasesLayout {
     LeasesLayout {
         bucket: BUCKET,
-        log_patience: Duration::from_secs(3),
+        log_open_max: Duration::from_secs(3),
         forget_after: None,
         ..LeasesLayout::default()
     }

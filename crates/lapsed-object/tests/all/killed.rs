@@ -15,7 +15,7 @@ use crate::fixture::{BUCKET, Site, layout, pass, prefix, sharpen, system};
 
 const KEYS: usize = 3;
 const TTL: Duration = Duration::from_secs(1);
-/// Longer than anybody's patience: what is held back for so long comes from a dead man's hand.
+/// Longer than a log object may be open: a request that is held back for this long arrives after its process was settled.
 const LATE: Duration = Duration::from_secs(6);
 
 fn keys() -> Vec<LeaseKey> {

@@ -1,4 +1,4 @@
-//! Changes of a provider: made, toggled, activated, and told anew.
+//! Changes of a provider: it is created, set online or offline, activated or deactivated, or read again.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::number::to_u64;
 use crate::pool::{Call, TransactionEnd};
 
 impl TableNames {
-    /// `was`: the row of parameter 1, locked.
+    /// The subquery `was`: the row of parameter 1, locked.
     fn was(&self) -> String {
         format!(
             "was AS MATERIALIZED (SELECT s.{0} AS id, coalesce(s.{1}, false) AS online \
@@ -51,7 +51,7 @@ impl TableNames {
         )
     }
 
-    /// Sets offline; a log row if it was online.
+    /// Sets a provider offline, and writes a log row if it was online.
     fn go_offline(&self) -> String {
         format!(
             "WITH {was}, changed AS (UPDATE {status} s SET {online} = false, \
@@ -179,10 +179,10 @@ impl PostgresTruth {
         })
     }
 
-    /// Sets online; whether it was otherwise before.
+    /// Sets a provider online; returns whether it was offline before.
     pub(super) async fn go_online(&self, call: &Call, id: &Name) -> CallResult<bool> {
         let sql = self.names().await?.go_online();
-        // The second time it sees the row that somebody else has made meanwhile.
+        // The second attempt sees a row that another transaction has made in the meantime.
         for _ in 0..2 {
             let row = call.query_opt(&sql, &[&id.as_str()]).await?;
             let row = row.ok_or_else(|| call.unexpected_answer("no row"))?;
@@ -236,7 +236,7 @@ impl PostgresTruth {
         call.finish(states).await
     }
 
-    /// The last step for one provider.
+    /// The last step of a change of one provider: reads its new state.
     async fn concluded(
         &self,
         call: &Call,

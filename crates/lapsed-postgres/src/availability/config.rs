@@ -47,7 +47,7 @@ impl PostgresTruth {
                 store: self.pool().place().to_owned(),
                 what: format!("the setting {key} is {text:?}, which makes no sense"),
             };
-            // What is not JSON is the text of a column of texts.
+            // A value that is not JSON is plain text.
             let value = plain(serde_json::from_str(text).unwrap_or(Json::String(text.to_owned())));
             let number = || value.as_u64().ok_or_else(wrong);
             match key {
@@ -99,7 +99,7 @@ impl PostgresTruth {
         Ok(TransactionEnd::Commit(settings))
     }
 
-    /// Without counting on a unique key.
+    /// Writes one setting. The table need not have a unique key.
     async fn write_setting(&self, call: &Call, key: &str, value: &str) -> CallResult<()> {
         let TableNames { config, k_key, k_value, k_touch, k_type, .. } = self.names().await?;
         let change = format!(

@@ -20,7 +20,7 @@ use crate::number::{ms_of, to_i64, to_u64};
 use crate::pool::{Call, TransactionEnd};
 use crate::receipts;
 
-/// What the transaction found for one provider, and did.
+/// What the transaction found and did for one provider.
 struct FlipJudgement {
     verdict: Verdict,
     judged_ms: u64,
@@ -36,11 +36,11 @@ enum Verdict {
     Moved,
 }
 
-/// In how many pieces a batch is carried out within its transaction.
+/// Into how many pieces a batch is divided within its transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pieces {
     One,
-    /// So many that only rows which the server refuses are left out.
+    /// The batch is divided until only the rows that the server refuses are left out.
     AsNeeded,
 }
 
@@ -140,7 +140,7 @@ impl PostgresTruth {
         Err(Error::Invalid(what).into())
     }
 
-    /// Everybody as they are.
+    /// Refuses all flips of the batch, each with the provider's current state.
     async fn refuse_all(
         &self,
         call: &Call,
@@ -357,7 +357,7 @@ impl FlipJudgement {
     }
 }
 
-/// One for each that was asked for, in the same order.
+/// One answer for each flip, in the same order.
 fn answers(
     flips: &[Flip],
     judged: &BTreeMap<Name, FlipJudgement>,

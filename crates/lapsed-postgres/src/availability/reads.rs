@@ -17,17 +17,17 @@ use crate::number::{ms_of, to_i64, to_u64};
 use crate::pool::Call;
 use crate::schema::occupying;
 
-/// From so many rows on the planner's estimate will do.
+/// A table with more rows than this is counted by the planner's estimate.
 const COUNTED_MAX: u32 = 100_000;
 
 /// Nobody has been silent for longer than a century, and a time before that cannot be told.
 const AGE_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
 
-/// The latest time that is sent: later ones mean "now".
+/// The latest time that is sent to the server; a later time means "now".
 const AT_MS_MAX: u64 = 4_102_444_800_000;
 
 impl TableNames {
-    /// The states of parameter 2.
+    /// The query for the states of the providers in parameter 2.
     fn states(&self) -> String {
         format!(
             "SELECT {} FROM {} WHERE m.{id} = ANY({}) ORDER BY m.{id}",
@@ -38,7 +38,7 @@ impl TableNames {
         )
     }
 
-    /// Only those after parameter `number`; of all of them, if there is no such id.
+    /// The condition for ids after parameter `number`; without `after`, it is true for all ids.
     fn after(&self, after: Option<&Name>, number: usize) -> String {
         match after {
             Some(_) => format!("m.{} > {}", self.p_id, self.provider.one(number)),
@@ -163,7 +163,7 @@ impl PostgresTruth {
         self.states("read", &names.states(), &[&self.system, &ids]).await
     }
 
-    /// The same inside a transaction.
+    /// Reads the states inside a transaction.
     pub(super) async fn states_in(
         &self,
         call: &Call,
@@ -381,7 +381,7 @@ impl PostgresTruth {
     }
 }
 
-/// Only such as can be there.
+/// Leaves out ids that the column's type cannot have.
 fn valid_ids<'a>(names: &TableNames, ids: &'a [Name]) -> Vec<&'a str> {
     ids.iter().filter(|id| names.provider.accepts(id)).map(Name::as_str).collect()
 }

@@ -1,4 +1,4 @@
-//! What becomes of receipts later: settled, pruned, restored.
+//! What is done with receipts after they were written: batches are settled, receipts are pruned and restored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::number::{to_i64, to_u64};
 use crate::pool::{Call, TransactionEnd};
 use crate::receipts::{READ_COLUMNS, batch_key, note_batch, read_receipt};
 
-/// How long batches are remembered: far longer than one can be on its way.
+/// How long batches are remembered, which is far longer than a call can take to arrive.
 const BATCHES_KEPT: &str = "1 day";
 
-/// After so long it is looked at again, whatever is remembered: others write receipts, too.
+/// After this time the table is read again, because other processes write receipts, too.
 const LOOK_AGAIN: Duration = Duration::from_secs(3_600);
 
-/// What is remembered of the last time, so that a pass that has nothing to tidy costs no statement.
+/// The result of the last pruning, so that a pass with nothing to prune costs no statement.
 #[derive(Default)]
 pub(super) struct PruneSchedule {
     last: Option<LastPrune>,
@@ -49,7 +49,7 @@ impl PruneSchedule {
 }
 
 impl PostgresTruth {
-    /// Receipts were written: those that are kept have become more.
+    /// Adds `count` written receipts to the number of kept ones.
     pub(super) fn note_written(&self, count: usize) {
         let mut prune_schedule = self.prune_schedule.lock().expect("no holder of this lock panics");
         if let Some(last) = &mut prune_schedule.last {
@@ -59,7 +59,7 @@ impl PostgresTruth {
     }
 
     pub(super) async fn settle_batch(&self, batch: &BatchId) -> Result<Vec<Receipt>> {
-        // Waits for a transaction that is at it just now.
+        // Waits for a transaction that is carrying out the batch at this moment.
         let (system, sweeper, number) = batch_key(&self.id, batch);
         let sql = note_batch(self.postgres.own());
         let noted =
@@ -107,7 +107,7 @@ impl PostgresTruth {
         Ok(rows.first().is_none_or(|row| row.get(0)))
     }
 
-    /// Removes the oldest receipts that are too old or too many, at most so many.
+    /// Removes receipts that are too old or too many, oldest first, within the limits.
     async fn prune(&self, limits: &TidyLimits, now: Duration) -> Result<(u64, LastPrune)> {
         let own = self.postgres.own();
         let sql = format!(
@@ -185,7 +185,7 @@ impl PostgresTruth {
         Ok(TransactionEnd::Commit((restored, state)))
     }
 
-    /// Why it cannot be put back, with the lock on the provider held.
+    /// Why the provider cannot be restored; the caller holds the lock on its version.
     async fn taken(
         &self,
         call: &Call,

@@ -1,4 +1,4 @@
-//! Sessions: who has which. The rule is the system's ([`rules::step`]); here is the transaction around it.
+//! Which provider has which session. The rule is [`rules::step`]; this file has the transaction around it.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::availability::{PostgresTruth, TRIES};
 use crate::call_error::{CallResult, unavailable, unexpected_answer};
 use crate::pool::{Call, TransactionEnd};
 
-/// What one try comes to; `None`: the session has moved on since it was looked at, so look again.
+/// The outcome of one try; `None`: the session has changed since it was read, so it must be read again.
 type Try = Option<SessionOutcome>;
 
 impl TableNames {
-    /// A session by its id, parameter 1.
+    /// The query for the session with the id in parameter 1.
     fn session(&self) -> String {
         format!(
             "SELECT c.{}::text, c.{}::text, c.{}::text FROM {} c WHERE c.{} = {}",
@@ -136,7 +136,7 @@ impl PostgresTruth {
         Ok(TransactionEnd::Commit(Some(done)))
     }
 
-    /// Why a provider cannot have one more, with the lock on its version held.
+    /// Why a provider cannot have another session; the caller holds the lock on its version.
     async fn no_room(
         &self,
         call: &Call,
@@ -167,7 +167,7 @@ impl PostgresTruth {
         })
     }
 
-    /// Writes it; `false`: somebody else has just made it.
+    /// Writes the session; `false`: another transaction has just created it.
     async fn write_session(
         &self,
         call: &Call,
@@ -201,7 +201,7 @@ impl PostgresTruth {
     }
 }
 
-/// Those who have more or fewer sessions by it.
+/// The providers whose number of sessions the change alters.
 fn touched(
     before: Option<&WorkSession>,
     after: &WorkSession,

@@ -29,7 +29,7 @@ pub(super) enum LockScope {
 }
 
 impl TableNames {
-    /// How long ago a timestamp was, in milliseconds, never negative; NULL stays.
+    /// The SQL for the age of a timestamp in milliseconds, never negative; NULL stays NULL.
     pub fn age_of(&self, time: &str) -> String {
         format!(
             "CASE WHEN {time} IS NULL THEN NULL ELSE \
@@ -37,7 +37,7 @@ impl TableNames {
         )
     }
 
-    /// The columns of a state, of `m`, `s` and `v`.
+    /// The columns of a state, from the tables `m`, `s` and `v`.
     pub fn state(&self) -> String {
         format!(
             "m.{}::text, coalesce(v.version, 0), coalesce(v.epoch, 0), coalesce(s.{}, false), \
@@ -50,7 +50,7 @@ impl TableNames {
         )
     }
 
-    /// `m`, `s` and `v`, joined. The system is parameter 1.
+    /// The join of the tables `m`, `s` and `v`. The system is parameter 1.
     pub fn joined(&self) -> String {
         format!(
             "{} m LEFT JOIN {} s ON {} LEFT JOIN {} v ON v.system = $1 AND v.provider = m.{}::text",
@@ -102,7 +102,7 @@ impl TableNames {
     }
 }
 
-/// A state out of a row.
+/// Reads a state from a row.
 pub(super) fn state_of(place: &str, row: &Row) -> Result<ProviderState> {
     let id: &str = row.get(0);
     Ok(ProviderState {
@@ -134,7 +134,7 @@ impl PostgresTruth {
         }
     }
 
-    /// The same inside a transaction that has begun with something else.
+    /// Takes the versions inside a transaction that has begun with another step.
     pub(super) async fn lock(
         &self,
         call: &Call,
@@ -147,7 +147,7 @@ impl PostgresTruth {
         Ok(locked_of(self.pool().place(), &rows)?)
     }
 
-    /// Each once, and only such as can be there.
+    /// The ids, each once, without those that the column's type cannot have.
     fn deduplicated<'a>(
         &self,
         names: &TableNames,
@@ -161,7 +161,7 @@ impl PostgresTruth {
         floors.into_iter().map(|(id, floor)| (id, to_i64(floor))).unzip()
     }
 
-    /// The last step: the state of each as it is now, by id.
+    /// The last step of a change: reads the current state of each provider, by id.
     pub(super) async fn conclude(
         &self,
         call: &Call,

@@ -1,4 +1,4 @@
-//! The application's tables, as they were found: names quoted, types known, what is missing told.
+//! The application's tables as they were found: quoted names, types of ids, and which columns exist.
 
 use lapsed_core::{Error, Name, Result};
 
@@ -8,15 +8,15 @@ use crate::pool::PostgresPool;
 use crate::quote::{name, table};
 use crate::schema::occupying;
 
-/// An id's type, as the table has it.
+/// The type of an id's column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct IdColumn {
-    /// As SQL names it.
+    /// The name of the type in SQL.
     sql: String,
     form: IdFormat,
 }
 
-/// What an id of it looks like when the server writes it.
+/// The form in which the server writes ids of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdFormat {
     Uuid,
@@ -58,7 +58,7 @@ impl IdColumn {
         }
     }
 
-    /// The same, or why not.
+    /// Like [`Self::accepts`], with an error that says why an id is not accepted.
     pub fn require(&self, id: &Name) -> Result<()> {
         match self.accepts(id) {
             true => Ok(()),
@@ -68,7 +68,7 @@ impl IdColumn {
         }
     }
 
-    /// A parameter of this type, which is sent as text.
+    /// The SQL for a parameter of this type, which is sent as text.
     pub fn one(&self, number: usize) -> String {
         format!("${number}::text::{}", self.sql)
     }
@@ -77,12 +77,12 @@ impl IdColumn {
         format!("${number}::text[]::{}[]", self.sql)
     }
 
-    /// A text in a query, as this type.
+    /// The SQL that converts a text in a query to this type.
     pub fn of(&self, text: &str) -> String {
         format!("{text}::{}", self.sql)
     }
 
-    /// A value of another column, to be compared with one of this column.
+    /// The SQL that makes a value of another column comparable with this column.
     pub fn like(&self, value: &str, column: &IdColumn) -> String {
         match self == column {
             true => value.to_owned(),
@@ -91,7 +91,7 @@ impl IdColumn {
     }
 }
 
-/// Everything by its quoted name. Columns that need not be there are `None` where they are not.
+/// The quoted names of tables and columns. An optional column that does not exist is `None`.
 pub(crate) struct TableNames {
     pub own: OwnTables,
     pub providers: String,
@@ -104,7 +104,7 @@ pub(crate) struct TableNames {
     pub s_last_online: String,
     pub s_last_offline: String,
     pub s_beat: String,
-    /// `, "updated_at" = clock_timestamp()`, or nothing.
+    /// The SQL `, "updated_at" = clock_timestamp()`; empty if the table has no such column.
     pub s_touch: String,
     pub logs: String,
     pub l_provider: String,
@@ -115,7 +115,7 @@ pub(crate) struct TableNames {
     pub c_provider: String,
     pub c_status: String,
     pub c_touch: String,
-    /// Table, whose, revoked when.
+    /// The table of logins, the column of the provider and the column of the time of revocation.
     pub logins: Option<(String, String, String)>,
     pub config: String,
     pub k_key: String,
@@ -129,22 +129,22 @@ pub(crate) struct TableNames {
     pub session_provider: IdColumn,
     pub login_provider: IdColumn,
     pub s_of_m: String,
-    /// `SELECT count(*) … WHERE c.provider = m.id`.
+    /// The subquery `SELECT count(*) … WHERE c.provider = m.id`.
     pub count_of_m: String,
 }
 
-/// A column to be looked for.
+/// A column that the layout names.
 struct ExpectedColumn<'a> {
     table: &'a str,
     column: &'a str,
     needed: bool,
 }
 
-/// What was found of it: its type in full, and in short.
+/// The type of a column as it was found, in full and in short; `None`: there is no such column.
 type ColumnType = Option<(String, String)>;
 
 impl TableNames {
-    /// Looks at the tables. An error names each that is missing, and what to do.
+    /// Reads the tables' columns. The error names each missing one, and says what to do.
     pub async fn find(pool: &PostgresPool, own: &OwnTables, layout: &Layout) -> Result<TableNames> {
         layout.check()?;
         let wanted = wanted(layout);

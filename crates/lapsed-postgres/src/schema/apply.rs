@@ -10,9 +10,9 @@ use crate::schema::{Statement, StatementKind, Triggers, statements};
 /// What was done, and what is left to do by hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// The tables that were made.
+    /// The tables that were created.
     pub made: Vec<String>,
-    /// The tables that were there, and stay as they are.
+    /// The tables that existed and were not changed.
     pub kept: Vec<String>,
     /// How many triggers there are now.
     pub triggers: usize,

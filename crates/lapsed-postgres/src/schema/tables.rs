@@ -91,7 +91,7 @@ pub(super) fn own(own: &OwnTables) -> Vec<Statement> {
     all
 }
 
-/// The application's, as the seed has them.
+/// The application's tables, as the seed document has them.
 pub(super) fn application(own: &OwnTables, layout: &Layout) -> Vec<Statement> {
     let Layout { providers, status, logs, sessions, logins, config, id_type } = layout;
     let id = id_type.sql();

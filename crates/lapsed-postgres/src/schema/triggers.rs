@@ -9,21 +9,21 @@ use crate::own_tables::OwnTables;
 use crate::quote::{literal, name, table};
 use crate::schema::{Statement, StatementKind};
 
-/// Where it is told who has changed. The payload is the provider's id; empty: perhaps everybody.
+/// The channel for changed providers. The payload is the provider's id; if empty, any may have changed.
 pub const AVAILABILITY_CHANNEL: &str = "lapsed_availability";
 
-/// Where it is told which setting has changed. The payload is its key; empty: perhaps every one.
+/// The channel for changed settings. The payload is the setting's key; if empty, any may have changed.
 pub const SETTINGS_CHANNEL: &str = "lapsed_settings";
 
 /// The triggers of one table: which changes are announced on which channel.
 struct NotifyTrigger<'a> {
-    /// What it is called here.
+    /// The name of the trigger, which lapsed's prefix precedes.
     what: &'static str,
     table: &'a str,
     channel: &'static str,
-    /// Which column names who or what.
+    /// The column whose value is announced: the provider's id or the setting's key.
     subject: &'a str,
-    /// Of an update only a change of these matters.
+    /// The columns whose change by an update is announced.
     columns: Vec<&'a str>,
 }
 

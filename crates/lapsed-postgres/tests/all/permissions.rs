@@ -13,7 +13,7 @@ use crate::fixture::{Bench, address, batch, flip_of, flipped, layout, name, syst
 /// The statements of the page, between its fences.
 fn granted() -> String {
     let page = include_str!("../../../../docs/operations.md");
-    let (_, section) = page.split_once("\n## On PostgreSQL\n").unwrap();
+    let (_, section) = page.split_once("\n## What must I know about PostgreSQL?\n").unwrap();
     let (_, fenced) = section.split_once("```sql\n").unwrap();
     fenced.split_once("```").unwrap().0.to_owned()
 }

@@ -280,7 +280,7 @@ async fn away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn valkey_is_killed_and_comes_back_empty() {
+async fn promises_hold_while_valkey_is_killed_and_comes_back_empty() {
     rage(async |storm: &Storm| {
         block_in_place(|| storm.valkey.kill().unwrap());
         away().await;
@@ -290,7 +290,7 @@ async fn valkey_is_killed_and_comes_back_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn valkey_is_frozen() {
+async fn promises_hold_while_valkey_is_frozen() {
     rage(async |storm: &Storm| {
         block_in_place(|| storm.valkey.freeze().unwrap());
         away().await;
@@ -300,7 +300,7 @@ async fn valkey_is_frozen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn valkey_is_emptied() {
+async fn promises_hold_while_valkey_is_emptied() {
     rage(async |storm: &Storm| {
         block_in_place(|| storm.valkey.command(&["FLUSHALL"]).unwrap());
     })
@@ -308,7 +308,7 @@ async fn valkey_is_emptied() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_is_killed() {
+async fn promises_hold_while_postgres_is_killed() {
     rage(async |storm: &Storm| {
         block_in_place(|| storm.b.server.kill().unwrap());
         away().await;
@@ -318,7 +318,7 @@ async fn postgres_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_is_frozen() {
+async fn promises_hold_while_postgres_is_frozen() {
     rage(async |storm: &Storm| {
         block_in_place(|| storm.b.server.freeze().unwrap());
         away().await;
@@ -328,7 +328,7 @@ async fn postgres_is_frozen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_are_killed() {
+async fn promises_hold_while_both_are_killed() {
     rage(async |storm: &Storm| {
         block_in_place(|| storm.valkey.kill().unwrap());
         block_in_place(|| storm.b.server.kill().unwrap());
