@@ -2,20 +2,20 @@
 //! OpenAPI document, the dashboard, and the checks that a request passes before it is routed.
 
 mod bearer_check;
-pub mod connections;
-mod front;
+mod gate;
 mod openapi;
 mod page;
-mod scopes;
+mod route_table;
 mod service;
 
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::{self, Shared, problem};
 use crate::systems;
-pub use front::RequestGate;
+pub use gate::RequestGate;
 
-/// The complete HTTP service: all routes behind the checks of [`RequestGate`].
+/// The complete HTTP service: all routes behind the checks of [`RequestGate`]. Must be called inside a Tokio
+/// runtime.
 pub fn service(app: Shared) -> RequestGate {
     let (routes, document) = routes().split_for_parts();
     let router = routes

@@ -18,12 +18,12 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 
-use crate::api::connections::{self, Serving};
 use crate::api::{self, RequestGate};
 use crate::config::server::LISTEN_DEFAULT;
+use crate::connections::{self, Serving, WriteTimeoutListener};
 use crate::failure::Failure;
 use crate::http::jwt::KeySet;
-use crate::http::{App, Outward};
+use crate::http::{App, OutboundServices};
 use crate::metrics::Metrics;
 use crate::node::{Config, LiveSystem, OpenSystems, OpenedFor};
 use crate::print;
@@ -31,7 +31,6 @@ use crate::systems;
 use crate::telemetry::{Telemetry, TracingObserver};
 use crate::tls::{self, Current, TlsListener};
 use crate::webhooks::Webhooks;
-use crate::write_timeout::WriteTimeoutListener;
 use notice::Notice;
 
 /// How long requests may still take after the daemon began to stop.
@@ -76,7 +75,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let standing = campaign(&node, &resign);
     let webhooks = Webhooks::open(&config, &node, &metrics, &telemetry, &clock);
     let delivering = webhooks.deliver(&node, &stop);
-    let outward = Outward { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
+    let outward = OutboundServices { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
     if let Some(jwt) = app.gate.jwt() {
         jwt.follow().map_err(|what| Failure::usage(format!("`server.jwt`: {what}")))?;
@@ -144,12 +143,13 @@ async fn bind(config: &Config) -> Result<TcpListener, Failure> {
 fn serve(
     lines: WriteTimeoutListener,
     tls: Option<Current>,
-    front: RequestGate,
+    gate: RequestGate,
     stop: StopSignal,
 ) -> io::Result<Serving> {
+    let answering = move |peer, cut| gate.facing(peer, cut);
     Ok(match tls {
-        Some(current) => connections::serve(TlsListener::new(lines, current)?, front, stop),
-        None => connections::serve(lines, front, stop),
+        Some(current) => connections::serve(TlsListener::new(lines, current)?, answering, stop),
+        None => connections::serve(lines, answering, stop),
     })
 }
 

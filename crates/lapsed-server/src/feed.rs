@@ -44,10 +44,10 @@ pub use self::listener::EventListener;
 pub use self::listener_slots::{ListenerSlot, ListenerSlots};
 use self::page::PageWriter;
 use self::ring::{Next, Ring};
+use crate::connections::CutFlag;
 use crate::node::missing::{self, MissingSystem};
 use crate::node::page::ReceiptCursor;
 use crate::node::{Journal, LiveSystem};
-use crate::write_timeout::WasCut;
 
 /// The most bytes of pages that one ring keeps, about 40,000 receipts.
 const ROOM: usize = 16 << 20;
@@ -77,7 +77,7 @@ impl Feeds {
         mut systems: Vec<Arc<LiveSystem>>,
         cursor: Option<ReceiptCursor>,
         slot: ListenerSlot,
-        cut: WasCut,
+        cut: CutFlag,
     ) -> Result<EventListener> {
         // The order in which a cursor names the systems.
         systems.sort_by_key(|live| live.id().to_string());

@@ -6,7 +6,7 @@ pub mod adoptions;
 pub mod audit;
 pub mod auth;
 pub mod brakes;
-pub(crate) mod browser;
+pub mod caller;
 pub mod events;
 pub mod extract;
 pub mod history;
@@ -14,11 +14,10 @@ pub mod idempotency;
 pub mod jwt;
 pub(crate) mod limit;
 pub mod owners;
+pub mod paging;
 pub mod problem;
 pub mod receipts;
 pub mod reconcile;
-pub(crate) mod request_log;
-pub(crate) mod request_timeout;
 pub mod route_rules;
 pub mod schemas;
 pub mod sweeps;
@@ -26,6 +25,7 @@ pub mod webhooks;
 pub mod whoami;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapsed_core::Kind;
 use lapsed_core::clock::SystemClock;
@@ -42,7 +42,6 @@ use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
 use auth::Gate;
 use problem::Problem;
-use request_timeout::RequestTimeout;
 
 /// The application state, shared by all handlers.
 pub type Shared = Arc<App>;
@@ -54,7 +53,8 @@ pub struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gate: Gate,
     pub(crate) body_limit: usize,
-    pub(crate) request_timeout: RequestTimeout,
+    /// How long a request may take unless its route declares that it is slow.
+    pub(crate) request_timeout: Duration,
     pub(crate) feeds: Feeds,
     pub(crate) listener_slots: Arc<ListenerSlots>,
     pub(crate) webhooks: Arc<Webhooks>,
@@ -65,7 +65,7 @@ pub struct App {
 
 /// The parts of the daemon that send data out without being asked: webhooks and traces.
 #[derive(Default)]
-pub struct Outward {
+pub struct OutboundServices {
     /// The configured webhooks, ready to deliver.
     pub webhooks: Arc<Webhooks>,
     /// The exporter of traces; `None` if `[telemetry]` is not configured.
@@ -73,13 +73,12 @@ pub struct Outward {
 }
 
 impl App {
-    /// Builds the state; must be called inside a Tokio runtime, because it starts the request
-    /// timeout's task. The returned receiver closes when the last piece of work started by
+    /// Builds the state. The returned receiver closes when the last piece of work started by
     /// `App::finish` has ended.
     pub fn new(
         node: Arc<OpenSystems>,
         metrics: Arc<Metrics>,
-        outward: Outward,
+        outward: OutboundServices,
         server: &ServerConfig,
         stop: StopSignal,
     ) -> (Shared, mpsc::Receiver<()>) {
@@ -93,7 +92,7 @@ impl App {
             metrics,
             gate: Gate::new(server, SystemClock::shared()),
             body_limit: server.body_limit,
-            request_timeout: RequestTimeout::start(server.request_timeout),
+            request_timeout: server.request_timeout,
             stop,
             busy,
         };
@@ -101,8 +100,7 @@ impl App {
     }
 
     pub(crate) fn live(&self, kind: &str, name: &str) -> Result<&Arc<LiveSystem>, Problem> {
-        let kind = Kind::ALL.iter().find(|k| k.as_str() == kind);
-        let live = kind.and_then(|kind| self.node.find(*kind, name));
+        let live = kind_named(kind).and_then(|kind| self.node.find(kind, name));
         live.ok_or_else(|| self.no_such_system())
     }
 
@@ -138,6 +136,15 @@ impl App {
     }
 }
 
+fn kind_named(word: &str) -> Option<Kind> {
+    Kind::ALL.iter().find(|kind| kind.as_str() == word).copied()
+}
+
+/// The kind whose routes the path of a request, or of a route, is under: `/v1/KIND/…`.
+pub(crate) fn kind_of(path: &str) -> Option<Kind> {
+    kind_named(path.strip_prefix("/v1/")?.split('/').next()?)
+}
+
 /// The routes that do not belong to one kind of system, with their OpenAPI descriptions.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
@@ -151,4 +158,16 @@ pub fn routes() -> OpenApiRouter<Shared> {
         .merge(webhooks::routes())
         .merge(whoami::routes())
         .merge(audit::routes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_is_in_the_path() {
+        assert_eq!(kind_of("/v1/sessions/registry/beat"), Some(Kind::Sessions));
+        assert_eq!(kind_of("/v1/nothing/registry/beat"), None);
+        assert_eq!(kind_of("/registry"), None);
+    }
 }

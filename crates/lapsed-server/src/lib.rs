@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod config;
+pub mod connections;
 pub mod daemon;
 pub mod failure;
 pub mod feed;
@@ -22,4 +23,3 @@ pub mod systems;
 pub mod telemetry;
 pub mod tls;
 pub mod webhooks;
-pub mod write_timeout;

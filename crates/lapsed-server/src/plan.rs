@@ -72,7 +72,7 @@ impl Config {
         let before = errors.len();
         let systems = read_systems(document, nodes, &stores, env, &mut errors);
         let ids: Vec<SystemId> = systems.iter().map(|plan| plan.common().id.clone()).collect();
-        // While a system is missing here, whoever names it is not wrong.
+        // While a system is missing here, a name that belongs to it is not an error.
         let all_read = errors.len() == before && stores.unread.is_empty();
         let mut webhooks = Vec::new();
         if all_read {

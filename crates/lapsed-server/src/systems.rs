@@ -176,12 +176,6 @@ pub fn operation_names() -> &'static [String] {
     &NAMES
 }
 
-/// Whether `path` is that of an operation of a kind: `/v1/KIND/NAME/OPERATION`.
-pub fn is_operation(path: &str) -> bool {
-    let parts = path.strip_prefix("/v1/").map(|rest| rest.splitn(3, '/'));
-    parts.is_some_and(|mut parts| parts.next().and_then(named).is_some() && parts.nth(1).is_some())
-}
-
 /// The implementation of `kind`.
 pub fn of(kind: Kind) -> &'static dyn SystemKind {
     *KINDS.iter().find(|system| system.kind() == kind).expect("every kind is in the table")
@@ -205,11 +199,4 @@ pub fn metrics(clock: &Arc<dyn Clock>) -> Vec<(Kind, Box<dyn KindMetrics>)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_kind_is_in_the_table() {
-        Kind::ALL.iter().for_each(|kind| assert_eq!(of(*kind).kind(), *kind));
-    }
-}
+mod tests;

@@ -76,7 +76,7 @@ impl Telemetry {
     /// names.
     pub async fn answer<E>(
         self: Arc<Self>,
-        asked: Asked,
+        asked: TracedRequest,
         work: impl Future<Output = Result<Response, E>>,
     ) -> Result<Response, E> {
         let parent = self.propagator.extract(&HeaderExtractor(&asked.headers));
@@ -120,19 +120,19 @@ impl Telemetry {
 const TRACE_HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 /// The parts of a request that its span needs.
-pub struct Asked {
+pub struct TracedRequest {
     pub method: Method,
     pub path: String,
     pub headers: HeaderMap,
 }
 
-impl Asked {
-    pub fn of(request: &Request) -> Asked {
+impl TracedRequest {
+    pub fn of(request: &Request) -> TracedRequest {
         let path = request.uri().path().to_owned();
         let headers =
             request.headers().iter().filter(|(name, _)| TRACE_HEADERS.contains(&name.as_str()));
         let headers = headers.map(|(name, value)| (name.clone(), value.clone())).collect();
-        Asked { method: request.method().clone(), path, headers }
+        TracedRequest { method: request.method().clone(), path, headers }
     }
 }
 

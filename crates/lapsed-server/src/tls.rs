@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 pub use files::{TlsFiles, authorities};
 
-use crate::write_timeout::{Cut, WasCut, WriteTimeoutListener, WriteTimeoutStream};
+use crate::connections::{Cut, CutFlag, WriteTimeoutListener, WriteTimeoutStream};
 
 /// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ fn take_over(read: Result<Arc<ServerConfig>, String>, current: &Current) {
 }
 
 impl Cut for TlsStream<WriteTimeoutStream<TcpStream>> {
-    fn cut(&self) -> WasCut {
+    fn cut(&self) -> CutFlag {
         self.get_ref().0.cut()
     }
 }
@@ -111,14 +111,14 @@ impl TlsListener {
     pub fn new(lines: WriteTimeoutListener, current: Current) -> io::Result<TlsListener> {
         let address = lines.local_addr()?;
         let (shaken, ready) = mpsc::channel(64);
-        tokio::spawn(welcome(lines, current, shaken));
+        tokio::spawn(accept_connections(lines, current, shaken));
         Ok(TlsListener { ready, address })
     }
 }
 
 type Shaken = mpsc::Sender<(TlsStream<WriteTimeoutStream<TcpStream>>, SocketAddr)>;
 
-async fn welcome(mut lines: WriteTimeoutListener, current: Current, shaken: Shaken) {
+async fn accept_connections(mut lines: WriteTimeoutListener, current: Current, shaken: Shaken) {
     let room = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let (stream, peer) = tokio::select! {

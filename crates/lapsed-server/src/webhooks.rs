@@ -36,7 +36,7 @@ use crate::node::{LiveSystem, OpenSystems};
 use crate::outbound;
 use crate::telemetry::{Telemetry, end_with, traceparent};
 
-pub use self::letters::{DeadLetter, Fate, LETTERS_MAX};
+pub use self::letters::{DeadLetter, LETTERS_MAX, LetterDecision};
 
 /// All configured webhooks, ready to deliver.
 #[derive(Default)]

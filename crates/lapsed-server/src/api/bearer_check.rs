@@ -10,69 +10,34 @@
 //! token, and tokens only grow: a request whose token is that of the holder seen here, or is smaller,
 //! cannot change what somebody else holds by then. Any other token is answered `lost`.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{Method, StatusCode};
-use lapsed_core::Kind;
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::openapi::METHODS;
-use super::scopes::is_like;
+use super::route_table::{TableRoute, route_of};
 use crate::config::bearer_limits::BearerLimits;
+use crate::http::Shared;
+use crate::http::auth::looks;
 use crate::http::extract;
 use crate::http::jwt::strict_json;
 use crate::http::problem::Problem;
-use crate::http::route_rules::{OwnerRule, operation_name, operations, owner_rule};
-use crate::http::{Shared, browser};
+use crate::http::route_rules::OwnerRule;
 use crate::systems::{self, ShownTicket, TicketRequest};
 
 /// What every bearer may ask, whatever it is limited to.
 const WHOAMI: &str = "/v1/whoami";
 
-/// One route of the API, as far as limits are concerned.
-struct LimitedRoute {
-    method: Method,
-    path: String,
-    /// The kind whose operation it is; `None` if it belongs to no kind.
-    kind: Option<Kind>,
-    operation: String,
-    owner: Option<OwnerRule>,
-}
-
-static ROUTES: LazyLock<Vec<LimitedRoute>> = LazyLock::new(|| {
-    let mut found = Vec::new();
-    for (path, mut item) in super::routes().to_openapi().paths.paths {
-        let kind = path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next());
-        let kind = kind.and_then(systems::named).map(|system| system.kind());
-        for (method, operation) in METHODS.into_iter().zip(operations(&mut item)) {
-            let Some(operation) = operation else { continue };
-            let (owner, operation) = (owner_rule(operation), operation_name(&path, operation));
-            found.push(LimitedRoute { method, path: path.clone(), kind, operation, owner });
-        }
-    }
-    found
-});
-
-fn route_of(method: &Method, path: &str) -> Option<&'static LimitedRoute> {
-    let method = if method == Method::HEAD { &Method::GET } else { method };
-    let fitting =
-        ROUTES.iter().filter(|route| route.method == *method && is_like(&route.path, path));
-    // Of several, the router takes the one with the fewest parameters.
-    fitting.min_by_key(|route| route.path.matches('{').count())
-}
-
-impl LimitedRoute {
-    /// The decoded parameters of `path`; `None` if one of them is not UTF-8.
-    fn params(&self, path: &str) -> Option<Vec<(String, String)>> {
-        let pairs = self.path.split('/').zip(path.split('/'));
-        let params = pairs.filter_map(|(name, value)| {
-            let name = name.strip_prefix('{')?.strip_suffix('}')?;
-            Some(decode(value).map(|value| (name.to_owned(), value)))
-        });
-        params.collect()
-    }
+/// The decoded parameters of `path`, which is of `route`; `None` if one of them is not UTF-8.
+fn params(route: &TableRoute, path: &str) -> Option<Vec<(String, String)>> {
+    let pairs = route.path.split('/').zip(path.split('/'));
+    let params = pairs.filter_map(|(name, value)| {
+        let name = name.strip_prefix('{')?.strip_suffix('}')?;
+        Some(decode(value).map(|value| (name.to_owned(), value)))
+    });
+    params.collect()
 }
 
 /// Decodes `%xx` as the router does.
@@ -107,7 +72,7 @@ fn forbidden(detail: String) -> Problem {
 /// The owners of a request that are still to be checked.
 pub struct OwnerCheck {
     limits: Arc<BearerLimits>,
-    route: &'static LimitedRoute,
+    route: &'static TableRoute,
     rule: &'static OwnerRule,
     params: Vec<(String, String)>,
 }
@@ -121,7 +86,7 @@ pub fn check(limits: &Arc<BearerLimits>, request: &Request) -> Result<Option<Own
     }
     let unknown = || forbidden("this token is limited, and there is no such route".to_owned());
     let route = route_of(method, path).ok_or_else(unknown)?;
-    let params = route.params(path).ok_or_else(unknown)?;
+    let params = params(route, path).ok_or_else(unknown)?;
     check_system(limits, route, &params)?;
     if limits.limits_operations()
         && (route.kind.is_none() || !limits.allows_operation(&route.operation))
@@ -138,7 +103,7 @@ pub fn check(limits: &Arc<BearerLimits>, request: &Request) -> Result<Option<Own
         })
         .with("operation", json!(route.operation)));
     }
-    if !limits.limits_owners() || browser::looks(method) {
+    if !limits.limits_owners() || looks(method) {
         return Ok(None);
     }
     let Some(rule) = &route.owner else { return Err(refused(route)) };
@@ -157,7 +122,7 @@ pub fn check(limits: &Arc<BearerLimits>, request: &Request) -> Result<Option<Own
 
 fn check_system(
     limits: &BearerLimits,
-    route: &LimitedRoute,
+    route: &TableRoute,
     params: &[(String, String)],
 ) -> Result<(), Problem> {
     if !limits.limits_systems() {
@@ -178,7 +143,7 @@ fn check_system(
     }
 }
 
-fn refused(route: &LimitedRoute) -> Problem {
+fn refused(route: &TableRoute) -> Problem {
     forbidden(format!(
         "this token is limited to some owners, and `{}` is not the operation of one owner; use a \
          token without `owners`",
@@ -267,30 +232,6 @@ fn lost(token: u64) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::scopes;
-    use crate::config::token::Scope;
-
-    /// A bearer that is limited to owners never has `act`, so routes that need it are refused to it.
-    #[test]
-    fn every_writing_route_declares_how_it_is_limited_to_owners() {
-        let missing: Vec<String> = ROUTES
-            .iter()
-            .filter(|route| route.method != Method::GET && route.path.starts_with("/v1/"))
-            .filter(|route| scopes::needed(&route.method, &route.path).scope != Scope::Act)
-            .filter(|route| route.owner.is_none())
-            .map(|route| format!("{} {}", route.method, route.path))
-            .collect();
-        assert!(missing.is_empty(), "declare it with route_rules::for_owner: {missing:#?}");
-    }
-
-    #[test]
-    fn declared_parameters_of_the_path_exist() {
-        for route in ROUTES.iter() {
-            if let Some(OwnerRule::Path(name)) = &route.owner {
-                assert!(route.path.contains(&format!("{{{name}}}")), "{}", route.path);
-            }
-        }
-    }
 
     #[test]
     fn a_path_is_decoded_as_the_router_does() {

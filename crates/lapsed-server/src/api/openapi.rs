@@ -12,8 +12,8 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
 
-use super::front::is_guarded;
-use super::scopes;
+use super::gate::is_guarded;
+use super::route_table;
 use crate::config::token::Scope;
 use crate::http::route_rules::{operations, take_rules};
 use crate::http::{Shared, schemas};
@@ -64,7 +64,7 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
             take_rules(operation);
             name(operation);
             if is_guarded(path) {
-                guard(operation, scopes::needed(&method, path).scope);
+                guard(operation, route_table::needed(&method, path).scope);
             }
         }
     }

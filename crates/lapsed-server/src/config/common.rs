@@ -264,7 +264,7 @@ impl BrakeSection {
             step: pick.value("brake.step", self.step, default.step),
             stay: pick.value("brake.stay", self.stay, default.stay),
         };
-        policy.check().map_err(|e| blame(section, &e.to_string()))?;
+        policy.check().map_err(|e| error_in(section, &e.to_string()))?;
         Ok(policy)
     }
 }
@@ -383,7 +383,7 @@ impl ReconcileUsual {
 
 /// Turns an error of the library into one with a line number: the library's messages begin with the
 /// key's name in the file.
-pub(super) fn blame(section: &Section<'_>, message: &str) -> ConfigError {
+pub(super) fn error_in(section: &Section<'_>, message: &str) -> ConfigError {
     match message.split_once(' ') {
         Some((key, what)) if key.contains(['.', '_']) => section.wrong(key, what),
         _ => section.wrong("", message),

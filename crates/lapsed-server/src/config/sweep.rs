@@ -6,7 +6,7 @@ use lapsed_core::sweep::policy::{Policy, SweepMode};
 use serde::Deserialize;
 
 use super::ConfigError;
-use super::common::{Picker, Section, blame};
+use super::common::{Picker, Section, error_in};
 use super::origin::Settings;
 use super::units::Span;
 
@@ -122,7 +122,7 @@ impl SweepSection {
             limit_rate(&mut policy, entries);
         }
         let names = [&delay_key, &ops_key, &runtime_key, &idle_key];
-        policy.check().map_err(|e| blame(section, &as_written(&e.to_string(), names)))?;
+        policy.check().map_err(|e| error_in(section, &as_written(&e.to_string(), names)))?;
         Ok(policy)
     }
 }

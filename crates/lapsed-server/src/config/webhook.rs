@@ -107,7 +107,7 @@ pub fn read(
 ) -> Vec<WebhookConfig> {
     let mut all: Vec<WebhookConfig> = Vec::new();
     for (index, node) in nodes.iter().enumerate() {
-        let place = Place { document, node, index };
+        let place = WebhookNode { document, node, index };
         let planned = place.plan(systems).and_then(|webhook| {
             match all.iter().any(|other| other.name == webhook.name) {
                 true => Err(place.wrong(
@@ -123,13 +123,13 @@ pub fn read(
 }
 
 /// One `[[webhook]]` and its place in the file.
-struct Place<'a> {
+struct WebhookNode<'a> {
     document: &'a Document,
     node: &'a TomlNode<'a>,
     index: usize,
 }
 
-impl Place<'_> {
+impl WebhookNode<'_> {
     fn path(&self) -> String {
         match self.node.get_ref().get("name").and_then(|name| name.get_ref().as_str()) {
             Some(name) => format!("webhook[{name}]"),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn mistakes_in_a_webhook_are_named() {
         for (line, wanted) in [
             ("systems = [\"chats\"]", "unknown system `chats`"),
             ("systems = []", "names none"),

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::listener_slots::ListenerSlot;
 use super::page::{Page, PageWriter, greeting, missing};
 use super::{Feed, Next, Places};
-use crate::write_timeout::WasCut;
+use crate::connections::CutFlag;
 
 /// How often a stream without events sends a comment, so that clients and proxies keep it open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -47,7 +47,7 @@ pub struct EventListener {
     /// When it was handed the bytes that it is now sending.
     handed: Option<Instant>,
     /// Whether its connection was ended because the client read nothing at all.
-    cut: WasCut,
+    cut: CutFlag,
 }
 
 impl EventListener {
@@ -57,7 +57,7 @@ impl EventListener {
         unplaced: Vec<usize>,
         stop: StopSignal,
         slot: ListenerSlot,
-        cut: WasCut,
+        cut: CutFlag,
     ) -> EventListener {
         let told = feed.told.subscribe();
         let (at, handed) = (None, None);

@@ -13,7 +13,7 @@ use super::Places;
 use crate::node::missing::MissingSystem;
 
 /// One receipt of a page.
-struct Told {
+struct ReceiptBytes {
     system: usize,
     seq: u64,
     data: Range<usize>,
@@ -24,7 +24,7 @@ pub struct Page {
     pub before: Places,
     pub after: Places,
     pub bytes: Bytes,
-    told: Vec<Told>,
+    told: Vec<ReceiptBytes>,
 }
 
 impl Page {
@@ -32,7 +32,7 @@ impl Page {
     /// `places` to the end of the page. `None` if it has seen all of them.
     pub fn rest(&self, names: &[String], places: &mut Places) -> Option<Bytes> {
         let mut writer = PageWriter::new(names, places.clone());
-        for Told { system, seq, data } in &self.told {
+        for ReceiptBytes { system, seq, data } in &self.told {
             if *seq > writer.places[*system] {
                 writer.tell(*system, *seq, &self.bytes[data.clone()]);
             }
@@ -50,7 +50,7 @@ pub struct PageWriter<'a> {
     before: Places,
     places: Places,
     bytes: Vec<u8>,
-    told: Vec<Told>,
+    told: Vec<ReceiptBytes>,
 }
 
 impl<'a> PageWriter<'a> {
@@ -74,7 +74,7 @@ impl<'a> PageWriter<'a> {
         self.bytes.extend_from_slice(b"\ndata: ");
         let start = self.bytes.len();
         self.bytes.extend_from_slice(data);
-        self.told.push(Told { system, seq, data: start..self.bytes.len() });
+        self.told.push(ReceiptBytes { system, seq, data: start..self.bytes.len() });
         self.bytes.extend_from_slice(b"\n\n");
     }
 

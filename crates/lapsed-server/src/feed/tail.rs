@@ -52,7 +52,7 @@ pub async fn run(
         match read {
             Ok(0) => {
                 drop(reading);
-                nap(look, wakeups.changed(), &stop).await;
+                sleep_until(look, wakeups.changed(), &stop).await;
                 tokio::time::sleep(LINGER).await;
             }
             Ok(count) => {
@@ -62,7 +62,7 @@ pub async fn run(
             Err(error) => {
                 drop(reading);
                 tracing::debug!(%error, "the event feed waits for the store");
-                nap(PAUSE, std::future::pending::<()>(), &stop).await;
+                sleep_until(PAUSE, std::future::pending::<()>(), &stop).await;
             }
         }
     }
@@ -75,7 +75,7 @@ fn pace(count: usize, listeners: usize) -> Duration {
 }
 
 /// Waits for `most`, or until `happens` or `stop`.
-async fn nap(most: Duration, happens: impl Future, stop: &StopSignal) {
+async fn sleep_until(most: Duration, happens: impl Future, stop: &StopSignal) {
     tokio::select! {
         _ = happens => {}
         () = stop.told() => {}

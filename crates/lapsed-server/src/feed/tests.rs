@@ -52,7 +52,7 @@ impl Stage {
         let systems = self.node.systems().to_vec();
         let cursor = cursor.map(|text| ReceiptCursor::parse(text, &systems).unwrap());
         let slot = self.slots.take().unwrap();
-        self.feeds.listen(systems, cursor, slot, WasCut::default()).await.unwrap()
+        self.feeds.listen(systems, cursor, slot, CutFlag::default()).await.unwrap()
     }
 
     /// Creates `count` receipts by reclaiming entries of `owner`.

@@ -6,7 +6,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::{JsonAnswer, Path};
 use super::problem::Problem;
 use crate::node::LiveSystem;
@@ -40,8 +40,10 @@ async fn post(
     if live.adoption().await?.is_none() {
         return Err(does_not_observe(&live).into());
     }
-    let deed = caller.deed("adopt", live.id());
-    let work = async move { live.audited(deed, live.confirm_adoption(), AdoptStatus::told).await };
+    let action = caller.audit_action("adopt", live.id());
+    let work = async move {
+        live.audited(action, live.confirm_adoption(), AdoptStatus::audit_outcome).await
+    };
     Ok(JsonAnswer(app.finish(work).await??))
 }
 

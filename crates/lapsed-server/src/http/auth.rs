@@ -1,29 +1,36 @@
-//! Authentication: finds the token that a request shows, and checks its scopes and its rate limit.
-//! Tokens are compared by their digests, in a time that does not depend on which token matches.
+//! Who may send a request: finds the token that it shows, checks its scopes and its rate limit, and refuses
+//! what a foreign web page makes a browser send. Tokens are compared by their digests, in a time that does
+//! not depend on which token matches.
+//!
+//! The dashboard sends its token in a header, never in a cookie, so that no other page can make the
+//! browser send it. Without tokens the daemon listens on loopback only, but any web page open in a
+//! browser on this machine can still send requests there. Such a request is therefore refused if
+//! its `Origin` or its `Host` is not this daemon. Whether there are tokens or not, a request that
+//! changes something is refused if it comes from a page of another site.
 
-use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::body::HttpBody;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use lapsed_core::clock::Clock;
 use serde_json::json;
 use subtle::ConditionallySelectable;
 
+use super::extract;
 use super::jwt::{JwtVerifier, is_jwt};
 use super::limit::{FailureTable, TokenBucket};
 use super::problem::Problem;
-use super::{Shared, browser};
 use crate::config::bearer_limits::BearerLimits;
 use crate::config::jwt::JwtConfig;
 use crate::config::secret::TOKEN_BYTES_MAX;
 use crate::config::server::ServerConfig;
-use crate::config::token::{Digest, LOCAL, Scope, Scopes, TokenConfig};
-use crate::node::audit::AuditAction;
+use crate::config::token::{Digest, Scope, Scopes, TokenConfig};
 use crate::print::moment;
+
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 pub struct Gate {
     known: Vec<Known>,
@@ -133,7 +140,7 @@ impl Gate {
         place: usize,
     ) -> Result<Admitted<'_>, Problem> {
         if self.known.is_empty() && self.jwt.is_none() {
-            browser::check(headers)?;
+            check_origin(headers)?;
             self.count(&self.local)?;
             return Ok(Admitted::Open);
         }
@@ -243,7 +250,8 @@ fn expired(token: &Bearer) -> Problem {
     )
 }
 
-fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
+/// Refuses a bearer that has not the scope that is needed.
+pub fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
     if has.allow(needed) {
         return Ok(());
     }
@@ -259,80 +267,78 @@ fn demand(has: Scopes, needed: Scope) -> Result<(), Problem> {
     Err(problem.with("scope", json!(needed)))
 }
 
-/// The client that sent a request, for the routes that check or record it.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// Whose token the request showed; `None` if nothing is configured.
-    token: Option<Arc<Bearer>>,
-    /// The client's address, as the connection reports it.
-    peer: SocketAddr,
-    /// The request's `x-request-id`, if it has one.
-    request: Option<String>,
+/// Whether a request with this method only reads.
+pub fn looks(method: &Method) -> bool {
+    method == Method::GET || method == Method::HEAD
 }
 
-/// The longest request id that is recorded, in bytes; a longer one is ignored.
-const REQUEST_ID_MAX: usize = 128;
-
-impl Caller {
-    /// The client at `peer` that showed `token`.
-    pub fn new(token: Option<&Arc<Bearer>>, peer: SocketAddr, headers: &HeaderMap) -> Caller {
-        let request = headers.get("x-request-id").and_then(|value| value.to_str().ok());
-        let request = request.filter(|id| !id.is_empty() && id.len() <= REQUEST_ID_MAX);
-        Caller { token: token.cloned(), peer, request: request.map(str::to_owned) }
+/// Refuses a request that changes something if it comes from a page of another site or from an HTML
+/// form.
+pub fn check_change(request: &Request) -> Result<(), Problem> {
+    if looks(request.method()) {
+        return Ok(());
     }
+    // Only browsers send this header, and no page can set it. The value `none` means that a person
+    // typed the address or opened a bookmark.
+    let site = request.headers().get(&SITE).map(HeaderValue::as_bytes);
+    if !matches!(site, None | Some(b"same-origin" | b"none")) {
+        return Err(forbidden_origin("pages of another site may not change anything here"));
+    }
+    // A form can be sent to another site without a CORS preflight; a body of type JSON cannot.
+    match request.body().is_end_stream() {
+        true => Ok(()),
+        false => extract::check_type(request.headers()),
+    }
+}
 
-    /// The audit entry for the action `what` on `target`, which the client is about to perform.
-    pub fn deed(&self, what: &str, target: impl Display) -> AuditAction {
-        AuditAction {
-            who: self.name().unwrap_or(LOCAL).to_owned(),
-            from: Some(self.peer.to_string()),
-            what: what.to_owned(),
-            target: target.to_string(),
-            request: self.request.clone(),
+/// Refuses a request whose `Origin` is another site, or whose `Host` is a foreign name: the latter
+/// happens when a page points its own DNS name at this machine.
+fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
+    // A header that is not text is read as `?`, which matches no host.
+    let text = |name| headers.get(name).map(|v: &HeaderValue| v.to_str().unwrap_or("?"));
+    let host = text(header::HOST).unwrap_or("");
+    if !is_local_host(host) {
+        return Err(forbidden_origin(
+            "without a token only requests to a loopback address are answered; set `token` in [server]",
+        ));
+    }
+    let Some(origin) = text(header::ORIGIN) else { return Ok(()) };
+    match origin.split_once("://") {
+        Some((_, authority)) if authority.eq_ignore_ascii_case(host) => Ok(()),
+        _ => Err(forbidden_origin("without a token, pages of another origin are not answered")),
+    }
+}
+
+fn forbidden_origin(detail: &str) -> Problem {
+    Problem::new(StatusCode::FORBIDDEN, "forbidden", "Not from there", detail)
+}
+
+fn is_local_host(host: &str) -> bool {
+    if host.is_empty() {
+        return true;
+    }
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost")
+        || name.to_ascii_lowercase().ends_with(".localhost")
+        || bare.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_pass_without_a_token() {
+        for good in ["", "localhost", "localhost:7227", "127.0.0.1:1", "[::1]:7227", "127.9.9.9"] {
+            assert!(is_local_host(good), "{good}");
+        }
+        for bad in ["evil.example", "evil.example:7227", "10.0.0.1:7227", "localhost.evil.example"]
+        {
+            assert!(!is_local_host(bad), "{bad}");
         }
     }
-
-    /// The name of the client's token; `None` if no tokens are configured.
-    pub fn name(&self) -> Option<&str> {
-        self.token.as_ref().map(|token| &*token.name)
-    }
-
-    /// When the client's token expires, in milliseconds since 1970; `None` if it does not.
-    pub fn expires_ms(&self) -> Option<u64> {
-        self.token.as_ref().and_then(|token| token.expires_ms)
-    }
-
-    /// The scopes of the client's token; all scopes if no tokens are configured.
-    pub fn scopes(&self) -> Scopes {
-        self.token.as_ref().map_or(Scopes::ALL, |token| token.scopes)
-    }
-
-    /// What the client is limited to; `None`: nothing.
-    pub fn limits(&self) -> Option<&BearerLimits> {
-        self.token.as_ref()?.limits.as_deref()
-    }
-
-    /// Refuses the request with a problem unless the client has `scope`.
-    pub fn demand(&self, scope: Scope) -> Result<(), Problem> {
-        demand(self.scopes(), scope)
-    }
-}
-
-impl FromRequestParts<Shared> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, Problem> {
-        let caller = parts.extensions.get::<Caller>().cloned();
-        caller.ok_or_else(|| Problem::internal("the client of this request is not known"))
-    }
-}
-
-/// The problem that is answered when a request took longer than the request timeout.
-pub fn too_slow() -> Problem {
-    Problem::new(
-        StatusCode::GATEWAY_TIMEOUT,
-        "timeout",
-        "It took too long",
-        "no answer within `request_timeout`; it may have been carried out, and repeating it is safe",
-    )
 }

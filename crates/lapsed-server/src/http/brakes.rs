@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::{Json, JsonAnswer, Path};
 use super::problem::Problem;
 use crate::node::BrakeOrder;
@@ -78,7 +78,9 @@ async fn put(
 ) -> Result<JsonAnswer<BrakeStatus>, Problem> {
     let order = body.order()?;
     let live = app.live(&kind, &name)?.clone();
-    let deed = caller.deed(order.what(), live.id());
-    let work = async move { live.audited(deed, live.set_brake(order), BrakeStatus::told).await };
+    let action = caller.audit_action(order.what(), live.id());
+    let work = async move {
+        live.audited(action, live.set_brake(order), BrakeStatus::audit_outcome).await
+    };
     Ok(JsonAnswer(app.finish(work).await??))
 }

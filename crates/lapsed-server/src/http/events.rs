@@ -17,9 +17,9 @@ use super::Shared;
 use super::extract::Query;
 use super::problem::Problem;
 use super::route_rules::slow;
+use crate::connections::CutFlag;
 use crate::feed::ListenerSlot;
 use crate::node::page::ReceiptCursor;
-use crate::write_timeout::WasCut;
 
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new().routes(slow(routes!(events)))
@@ -49,7 +49,7 @@ struct EventsQuery {
 async fn events(
     State(app): State<Shared>,
     Query(query): Query<EventsQuery>,
-    Extension(cut): Extension<WasCut>,
+    Extension(cut): Extension<CutFlag>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let systems = app.chosen(query.system.as_deref())?;

@@ -13,8 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::Shared;
 use super::extract::{check_type, parse, read};
-use super::owners::HttpResult;
-use super::problem::Problem;
+use super::problem::{HttpResult, Problem};
 
 /// The name of the header.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -7,6 +7,9 @@ use lapsed_core::Error;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+/// The result of a handler; an error is answered as a problem.
+pub type HttpResult<T> = std::result::Result<T, Problem>;
+
 #[derive(Debug)]
 pub struct Problem(Box<Members>);
 

@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::{JsonAnswer, Path, Query};
 use super::problem::Problem;
 use super::{App, Shared, schemas};
@@ -135,8 +135,8 @@ async fn restore(
     if live.receipt(id.seq).await?.is_none() {
         return Err(missing(&id));
     }
-    let (live, deed) = (live.clone(), caller.deed("restore", &id));
-    let work = async move { live.audited(deed, live.restore(id.seq), told).await };
+    let (live, action) = (live.clone(), caller.audit_action("restore", &id));
+    let work = async move { live.audited(action, live.restore(id.seq), audit_outcome).await };
     match app.finish(work).await?? {
         Restored::Refused { why } => Err(refused(why)),
         restored => Ok(JsonAnswer(restored)),
@@ -144,7 +144,7 @@ async fn restore(
 }
 
 /// The outcome of a restore in words, for the audit.
-pub fn told(restored: &Restored) -> String {
+pub fn audit_outcome(restored: &Restored) -> String {
     match restored {
         Restored::Refused { why } => format!("refused: {why}"),
         _ => "restored".to_owned(),

@@ -9,7 +9,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use super::route_rules::{OwnerRule, for_owner, slow, with_scope};
@@ -82,10 +82,10 @@ async fn reconcile(
         return Ok(JsonAnswer(app.finish(work).await??));
     }
     caller.demand(Scope::Act)?;
-    let deed = caller.deed("reconcile", live.id());
+    let action = caller.audit_action("reconcile", live.id());
     let work = async move {
         let run = async { reconciler.run(order, &stop, &mut |_| {}).await };
-        live.audited(deed, run, Reconciliation::told).await
+        live.audited(action, run, Reconciliation::audit_outcome).await
     };
     Ok(JsonAnswer(app.finish(work).await??))
 }

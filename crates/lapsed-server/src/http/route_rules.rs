@@ -1,5 +1,5 @@
 //! What a route declares where it is registered, beside its handler. The declarations are extensions of
-//! its OpenAPI description until `api::scopes` reads them; they are not in the served document.
+//! its OpenAPI description until `api::route_table` reads them; they are not in the served document.
 //!
 //! A route that declares nothing has the daemon's request timeout, and its scope follows from its
 //! method. All routes have the same body limit, which is configured (`server.body_limit`).

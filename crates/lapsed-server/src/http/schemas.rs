@@ -59,7 +59,7 @@ pub struct JobSchema {
     /// How (`dead`, `retired`) and when the owner's incarnation ended.
     #[schema(value_type = Option<Vec<Object>>)]
     ended: Option<(String, u64)>,
-    /// Why the job is a dead letter: `failed`, `crashes`, `too_old` or `asked`.
+    /// Why the job is a dead letter: `failed`, `crashes`, `too_old`, `asked` or `quarantined`.
     why: Option<String>,
     at_ms: Option<u64>,
     error: Option<String>,

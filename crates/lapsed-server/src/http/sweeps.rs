@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use super::route_rules::{OwnerRule, for_owner, slow, with_scope};
@@ -77,16 +77,16 @@ async fn pass(
         return Ok(JsonAnswer(app.finish(async move { live.pass(act, list, &stop).await }).await?));
     }
     caller.demand(Scope::Act)?;
-    let deed = caller.deed("sweep", live.id());
+    let action = caller.audit_action("sweep", live.id());
     let work = async move {
         let pass = async { Ok(live.pass(act, list, &stop).await) };
-        live.audited(deed, pass, told).await
+        live.audited(action, pass, audit_outcome).await
     };
     Ok(JsonAnswer(app.finish(work).await??))
 }
 
 /// The outcome of a pass in words, for the audit.
-pub fn told(report: &PassReport) -> String {
+pub fn audit_outcome(report: &PassReport) -> String {
     format!("{}, {} reclaimed", report.stopped, report.reclaimed)
 }
 

@@ -10,12 +10,12 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::{Json, JsonAnswer, Path, Query};
 use super::problem::Problem;
 use super::{App, Shared};
 use crate::node::audit::{self, AuditAction};
-use crate::webhooks::{DeadLetter, Fate, Hook, HookStatus, LETTERS_MAX};
+use crate::webhooks::{DeadLetter, Hook, HookStatus, LETTERS_MAX, LetterDecision};
 
 /// Dead letters per system if the request has no `limit`.
 const LIMIT_DEFAULT: usize = 100;
@@ -134,8 +134,8 @@ async fn put_back(
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
 ) -> Result<JsonAnswer<Settled>, Problem> {
-    let deed = caller.deed("webhook put_back", format!("{name} {}", body.id));
-    settle(&app, &name, body.id, Fate::PutBack, deed).await
+    let action = caller.audit_action("webhook put_back", format!("{name} {}", body.id));
+    settle(&app, &name, body.id, LetterDecision::PutBack, action).await
 }
 
 /// Deletes a delivery that was given up.
@@ -148,8 +148,8 @@ async fn delete(
     Path(name): Path<String>,
     Json(body): Json<LetterBody>,
 ) -> Result<JsonAnswer<Settled>, Problem> {
-    let deed = caller.deed("webhook delete", format!("{name} {}", body.id));
-    settle(&app, &name, body.id, Fate::Deleted, deed).await
+    let action = caller.audit_action("webhook delete", format!("{name} {}", body.id));
+    settle(&app, &name, body.id, LetterDecision::Deleted, action).await
 }
 
 /// Retries or deletes a dead letter. The action is recorded in the audit of the system whose
@@ -158,21 +158,21 @@ async fn settle(
     app: &Shared,
     name: &str,
     id: String,
-    fate: Fate,
-    deed: AuditAction,
+    decision: LetterDecision,
+    action: AuditAction,
 ) -> Result<JsonAnswer<Settled>, Problem> {
     let hook = app.hook(name)?.clone();
     let missing = || Problem::not_found(format!("there is no dead letter {id:?}"));
     let of = id.parse::<ReceiptId>().map_err(|_| missing())?.system;
     let live = hook.lives().iter().find(|live| *live.id() == of).ok_or_else(missing)?.clone();
-    let outcome = match fate {
-        Fate::PutBack => "queued",
-        Fate::Deleted => "deleted",
+    let outcome = match decision {
+        LetterDecision::PutBack => "queued",
+        LetterDecision::Deleted => "deleted",
     };
     let letter = id.clone();
     let work = async move {
-        let work = hook.settle(&letter, fate);
-        live.audited(deed, work, |found| audit::outcome(*found, outcome)).await
+        let work = hook.settle(&letter, decision);
+        live.audited(action, work, |found| audit::outcome(*found, outcome)).await
     };
     match app.finish(work).await?? {
         true => Ok(JsonAnswer(Settled { id, outcome })),

@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::Shared;
-use super::auth::Caller;
+use super::caller::Caller;
 use super::extract::JsonAnswer;
 use crate::config::bearer_limits::BearerLimits;
 use crate::config::token::Scope;

@@ -46,7 +46,7 @@ impl LiveSystem {
             target: self.id().to_string(),
             request: None,
         };
-        self.audited(action, self.confirm_adoption(), AdoptStatus::told).await.map(|_| ())
+        self.audited(action, self.confirm_adoption(), AdoptStatus::audit_outcome).await.map(|_| ())
     }
 
     /// Logs what was found under the configured key names, and the next step if the system observes.

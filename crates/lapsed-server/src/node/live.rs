@@ -52,6 +52,8 @@ pub struct LiveSystem {
     common: SystemSettings,
     system: Arc<dyn System>,
     operations: Arc<dyn Any + Send + Sync>,
+    /// Its owners; `None` for a kind without owners.
+    pub(crate) owners: Option<OwnerService>,
     sweep: Arc<dyn Sweep>,
     sweeper: Arc<Sweeper>,
     brake: Arc<Brake>,
@@ -111,6 +113,7 @@ impl LiveSystem {
         let (sweeper, campaign) = assembly.sweeper(sweep.clone(), store.clone());
         Ok(LiveSystem {
             common,
+            owners: built.system.owner_service().cloned(),
             system: built.system,
             operations: built.operations,
             sweep,
@@ -150,11 +153,6 @@ impl LiveSystem {
     /// The operations of the kind as a shared pointer; `None` if `T` is not their type.
     pub fn share_operations<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.operations.clone().downcast().ok()
-    }
-
-    /// The operations on owners; `None` for a kind without owners.
-    pub fn owner_service(&self) -> Option<&OwnerService> {
-        self.system.owner_service()
     }
 
     /// How the system begins if it is adopted.

@@ -235,7 +235,7 @@ fn merge(
             next.set(system, place);
         }
     }
-    // Whoever reads forward goes on from here when the store is back.
+    // A reader that goes forward continues from here when the store is back.
     let more = parts.iter().any(|s| !s.exhausted || !s.found.is_empty())
         || (wanted.is_forward() && !missing.is_empty());
     let text = match parts.as_slice() {

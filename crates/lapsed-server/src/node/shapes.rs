@@ -146,11 +146,11 @@ impl MassHeartbeats {
 impl AvailabilityStatus {
     /// Builds the status from the library's values.
     pub fn of(
-        glance: AvailabilitySummary,
+        summary: AvailabilitySummary,
         mirror_name: Option<String>,
         settings: Option<AvailabilitySettings>,
     ) -> Self {
-        let AvailabilitySummary { mirror, available, breaker, behind } = glance;
+        let AvailabilitySummary { mirror, available, breaker, behind } = summary;
         let mirror_error = mirror.as_ref().err().map(ToString::to_string);
         let presence = mirror.ok();
         let mass_heartbeats = presence.as_ref().and_then(MassHeartbeats::of);
@@ -229,7 +229,7 @@ pub struct BrakeStatus {
 
 impl BrakeStatus {
     /// The outcome of the operator's order, for the audit log.
-    pub fn told(&self) -> String {
+    pub fn audit_outcome(&self) -> String {
         match (self.setting.as_str(), &self.reason) {
             // A daemon may have begun the pass before the status was read.
             (_, Some(reason)) => format!("one pass goes through: {reason}"),
@@ -294,7 +294,7 @@ pub struct AdoptStatus {
 
 impl AdoptStatus {
     /// The outcome of a confirmation, for the audit log.
-    pub fn told(&self) -> String {
+    pub fn audit_outcome(&self) -> String {
         format!("confirmed; {}", self.words)
     }
 }
@@ -320,7 +320,7 @@ pub struct Reconciliation {
 
 impl Reconciliation {
     /// The outcome of the reconciliation, for the audit log.
-    pub fn told(&self) -> String {
+    pub fn audit_outcome(&self) -> String {
         match &self.error {
             Some(error) => format!("broke off: {error}"),
             None => "done".to_owned(),

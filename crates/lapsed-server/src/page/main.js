@@ -87,7 +87,7 @@ async function look() {
 
 /** The overview of all systems. */
 function overview() {
-  const said = el("p", { class: "glance", id: "glance", role: "status" });
+  const said = el("p", { class: "headline", id: "headline", role: "status" });
   const grid = el("div", { class: "grid" });
   const stores = storeTable();
   const live = liveReceipts(feed);
@@ -105,13 +105,13 @@ function overview() {
         cards.get(key).update(status, histories.find((each) => each.kind === status.kind && each.system === status.system));
       }
       stores.update(all);
-      glance(said, systems, all);
+      headline(said, systems, all);
     },
   };
 }
 
 /** One sentence that says what needs attention, or that nothing does. */
-function glance(said, systems, stores) {
+function headline(said, systems, stores) {
   const of = (word) => systems.filter((status) => condition(status)[1] === word).length;
   const silent = stores.filter((store) => !store.answers).length;
   const wants = [

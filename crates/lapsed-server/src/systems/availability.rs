@@ -151,6 +151,19 @@ impl SystemKind for AvailabilityKind {
 }
 
 impl AvailabilityPlan {
+    fn spec(&self) -> lapsed_core::Result<AvailabilitySpec> {
+        let mut spec = AvailabilitySpec {
+            mirror_timeout: self.times.mirror_timeout,
+            breaker: self.times.breaker,
+            snapshot_ttl: self.times.snapshot_ttl,
+            ..AvailabilitySpec::new(self.common.threshold)
+        };
+        if let TruthLayout::Postgres { tables, keys } = &self.truth {
+            (spec.tables, spec.keys) = ((**tables).clone(), keys.on_redis()?);
+        }
+        Ok(spec)
+    }
+
     fn describe_stores(&self) -> String {
         match &self.truth {
             TruthLayout::Embedded => {
@@ -241,18 +254,8 @@ impl SystemPlan for AvailabilityPlan {
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
-        let common = &self.common;
-        let mut spec = AvailabilitySpec {
-            mirror_timeout: self.times.mirror_timeout,
-            breaker: self.times.breaker,
-            snapshot_ttl: self.times.snapshot_ttl,
-            ..AvailabilitySpec::new(common.threshold)
-        };
-        if let TruthLayout::Postgres { tables, keys } = &self.truth {
-            (spec.tables, spec.keys) = ((**tables).clone(), keys.on_redis()?);
-        }
-        let (store, mirror, id) = (ground.store, ground.mirror, common.id.clone());
-        let assembled = ground.assembly.availability(store, mirror, id, spec)?;
+        let (store, mirror, id) = (ground.store, ground.mirror, self.common.id.clone());
+        let assembled = ground.assembly.availability(store, mirror, id, self.spec()?)?;
         let (availability, sources) = (assembled.system, assembled.changes);
         let store = Some(availability.services());
         let operations = Arc::new(AvailabilityOperations { system: availability.clone(), sources });
@@ -355,8 +358,8 @@ impl LiveHooks for AvailabilityHooks {
             if let Some(settings) = &settings {
                 status.threshold_ms = settings.stale_ms();
             }
-            let glance = system.summary().await;
-            status.availability = Some(AvailabilityStatus::of(glance, mirror, settings));
+            let summary = system.summary().await;
+            status.availability = Some(AvailabilityStatus::of(summary, mirror, settings));
         })
     }
 
@@ -370,3 +373,6 @@ impl LiveHooks for AvailabilityHooks {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ use lapsed::assembly::default_policy;
 use lapsed::inflight::InflightSpec;
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
-use lapsed_core::inflight::rules::{OnDeath, RecoveryPolicy};
+use lapsed_core::inflight::rules::{Backoff, OnDeath, RecoveryPolicy};
 use lapsed_core::inflight::{HEARTBEAT_INTERVAL_MS, Inflight, ORPHAN_THRESHOLD_MS};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::schedule::StopSignal;
@@ -82,6 +82,7 @@ struct InflightSection {
     gc_lock_key: Option<String>,
     dead_letter: Option<DeadLetterWord>,
     seen: Option<u8>,
+    quarantine: Option<Vec<String>>,
     webhook: Option<String>,
     delivery: DeliverySection,
     sweep: SweepSection,
@@ -104,6 +105,7 @@ impl InflightSection {
             gc_lock_key: self.gc_lock_key.take(),
             dead_letter: self.dead_letter,
             seen: self.seen,
+            quarantine: self.quarantine.take(),
         }
     }
 }
@@ -153,6 +155,9 @@ impl SystemKind for InflightKind {
                     );
                 }
             }
+        }
+        if let Some(backoff) = given.on_death.as_ref().and_then(OnDeathSetting::backoff) {
+            layout.delay(section, backoff)?;
         }
         let mut recovery = plan_recovery(section, &given, &mut settings);
         let webhook = given.webhook.take();
@@ -278,6 +283,15 @@ fn plan_recovery(
 }
 
 impl InflightPlan {
+    fn spec(&self) -> lapsed_core::Result<InflightSpec> {
+        Ok(InflightSpec {
+            ttl: self.times.ttl,
+            beat_every: self.times.interval,
+            recovery: self.recovery.clone(),
+            redis: self.layout.on_redis(self.times, &self.recovery)?,
+        })
+    }
+
     fn describe_heartbeat(&self) -> String {
         let InflightTimes { ttl, interval } = self.times;
         if let Some(rescued) = &self.layout.rescued {
@@ -308,7 +322,12 @@ impl InflightPlan {
             _ if self.layout.rescued.as_ref().is_some_and(|rescued| rescued.as_system) => {
                 "is retried if it has retries left, and fails otherwise, as RQ itself does,"
             }
-            (Some(queue), _) => &format!("is moved to the queue `{queue}`"),
+            (Some(queue), _) => {
+                &format!("is moved to the queue `{queue}`{}", self.describe_delay())
+            }
+            (None, _) if self.backoff().is_some() => {
+                &format!("is back at the end of its queue{}", self.describe_delay())
+            }
             (None, OnDeath::Front) => "is back at the front of its queue",
             (None, OnDeath::Back) => "is back at the end of its queue",
             (None, OnDeath::Fail) => "has failed, and is a dead letter",
@@ -332,6 +351,23 @@ impl InflightPlan {
             show_span(self.times.ttl + policy.every),
             show_span(policy.every.mul_f64(policy.jitter))
         )
+    }
+
+    fn backoff(&self) -> Option<Backoff> {
+        self.layout.rescued.as_ref().and_then(|rescued| rescued.backoff)
+    }
+
+    /// When a job of a dead worker may run again, if it must wait.
+    fn describe_delay(&self) -> String {
+        let span = |ms| show_span(Duration::from_millis(ms));
+        match self.backoff() {
+            None => String::new(),
+            Some(Backoff { first_ms, max_ms }) => format!(
+                ", after a delay of {} (twice as long with each further crash, at most {}),",
+                span(first_ms),
+                span(max_ms)
+            ),
+        }
     }
 
     fn describe_limits(&self) -> Vec<String> {
@@ -395,14 +431,8 @@ impl SystemPlan for InflightPlan {
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
-        let common = &self.common;
-        let spec = InflightSpec {
-            ttl: self.times.ttl,
-            beat_every: self.times.interval,
-            recovery: self.recovery.clone(),
-            redis: self.layout.on_redis(self.times, &self.recovery)?,
-        };
-        let inflight = ground.assembly.inflight(ground.store, common.id.clone(), spec)?;
+        let id = self.common.id.clone();
+        let inflight = ground.assembly.inflight(ground.store, id, self.spec()?)?;
         Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 
@@ -437,3 +467,6 @@ impl LiveHooks for InflightHooks {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

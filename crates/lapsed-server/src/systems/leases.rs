@@ -202,6 +202,11 @@ fn plan_times(
 }
 
 impl LeasesPlan {
+    fn spec(&self) -> LeasesSpec {
+        let LeasesTimes { ttl, decision_ttl, bucket, forget_after } = self.times;
+        LeasesSpec { bucket, forget_after, ..LeasesSpec::new(ttl, decision_ttl) }
+    }
+
     fn describe_idle(&self) -> String {
         let every = show_span(self.common.policy.every);
         match self.common.policy.idle_grace {
@@ -306,10 +311,10 @@ impl SystemPlan for LeasesPlan {
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
-        let common = &self.common;
-        let LeasesTimes { ttl, decision_ttl, bucket, forget_after } = self.times;
-        let spec = LeasesSpec { bucket, forget_after, ..LeasesSpec::new(ttl, decision_ttl) };
-        let leases = ground.assembly.leases(ground.store, common.id.clone(), spec)?;
+        let leases = ground.assembly.leases(ground.store, self.common.id.clone(), self.spec())?;
         Ok(BuiltSystem { system: leases.clone(), operations: leases, store: None })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -159,6 +159,12 @@ fn interval_of_env(section: &Section<'_>) -> Result<Option<Duration>, ConfigErro
     }
 }
 
+impl RegistryPlan {
+    fn spec(&self) -> RegistrySpec {
+        RegistrySpec { ttl: self.common.threshold, redis: self.redis.clone() }
+    }
+}
+
 impl SystemPlan for RegistryPlan {
     fn common(&self) -> &SystemSettings {
         &self.common
@@ -194,8 +200,10 @@ impl SystemPlan for RegistryPlan {
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let spec = RegistrySpec { ttl: common.threshold, redis: self.redis.clone() };
-        let registry = ground.assembly.registry(ground.store, common.id.clone(), spec)?;
+        let registry = ground.assembly.registry(ground.store, common.id.clone(), self.spec())?;
         Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }
+
+#[cfg(test)]
+mod tests;

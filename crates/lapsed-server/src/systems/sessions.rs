@@ -23,8 +23,8 @@ use super::words::KindWords;
 use super::{Preset, SystemKind};
 use crate::config::ConfigError;
 use crate::config::common::{
-    Access, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection, ReconcileUsual,
-    Section, SystemSettings, plan_id, plan_key, plan_shards,
+    Access, AdoptStart, BrakeSection, MaintenanceSections, ReceiptsSection, ReconcileSection,
+    ReconcileUsual, Section, SystemSettings, plan_adopt, plan_id, plan_key, plan_shards,
 };
 use crate::config::heartbeat::Heartbeat;
 use crate::config::origin::{Origin, Settings};
@@ -40,6 +40,9 @@ use crate::stores::template;
 /// over `sweep.every` and `grace`.
 pub const INTERVAL_ENV: &str = "CLEANUP_INTERVAL";
 pub const GRACE_ENV: &str = "ORPHAN_MAX_AGE";
+
+/// The shortest default of `sweep.every` that follows from a short grace.
+const EVERY_MIN: Duration = Duration::from_secs(1);
 
 /// Systems of sessions, which are kept for a grace period after the last reference to them is gone.
 pub struct SessionsKind;
@@ -63,6 +66,7 @@ struct SessionsSection {
     broadcaster_key: Option<String>,
     disconnected_key: Option<String>,
     shards: Option<u16>,
+    adopt: Option<AdoptStart>,
     sweep: SweepSection,
     brake: BrakeSection,
     receipts: ReceiptsSection,
@@ -98,6 +102,7 @@ impl SystemKind for SessionsKind {
         let store = section.store(given.store.as_deref())?;
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
+        let adopt = plan_adopt(section, given.adopt, given.mode, &mut settings)?;
         let mut layout = plan_layout(section, &mut given, &mut settings)?;
         let grace = plan_grace(section, given.grace, &mut settings)?;
         let (beat, pause) = (given.heartbeat_ttl, given.heartbeat_interval);
@@ -115,10 +120,14 @@ impl SystemKind for SessionsKind {
         let times = SessionsTimes { grace, ttl };
         (layout.grace, layout.heartbeat_ttl) = (grace, ttl);
         let access = given.mode;
-        let usual = default_policy(section.used_by(&store));
+        let mut usual = default_policy(section.used_by(&store));
+        if access == Access::Adopt {
+            // The brake recognises a mass death only if passes run at least twice per grace.
+            usual.every = usual.every.min(grace / 2).max(EVERY_MIN);
+        }
         let silence = threshold(access, times);
         let common = upkeep.plan(section, (id, store), silence, usual, settings)?;
-        let common = SystemSettings { grace: Some(grace), ..common };
+        let common = SystemSettings { grace: Some(grace), adopt, ..common };
         Ok(Box::new(SessionsPlan { common, access, layout, times, heartbeat_interval: interval }))
     }
 
@@ -209,6 +218,18 @@ fn span_of_env(section: &Section<'_>, name: &'static str) -> Result<Option<Durat
     parse_go_span(&text).map(Some).map_err(wrong)
 }
 
+impl SessionsPlan {
+    fn spec(&self) -> SessionsSpec {
+        let layout = self.layout.clone();
+        let redis = match self.access {
+            Access::Native => RedisSessionsKeys::Native(layout),
+            Access::Adopt => RedisSessionsKeys::Adopt(layout),
+        };
+        let SessionsTimes { ttl, grace } = self.times;
+        SessionsSpec { ttl, grace, redis }
+    }
+}
+
 impl SystemPlan for SessionsPlan {
     fn common(&self) -> &SystemSettings {
         &self.common
@@ -245,8 +266,8 @@ impl SystemPlan for SessionsPlan {
         ];
         if self.access == Access::Adopt {
             plan.push(
-                "adopted sessions show no heartbeats, only whether somebody is connected: lapsed cannot \
-                 see whether the key names are right, and does not observe first; look at a dry run"
+                "adopted sessions show no heartbeats: lapsed only observes until half of the \
+                 disconnected sessions that it looks at have a hash under `session_key`"
                     .to_owned(),
             );
         }
@@ -273,15 +294,11 @@ impl SystemPlan for SessionsPlan {
     }
 
     fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
-        let common = &self.common;
-        let layout = self.layout.clone();
-        let redis = match self.access {
-            Access::Native => RedisSessionsKeys::Native(layout),
-            Access::Adopt => RedisSessionsKeys::Adopt(layout),
-        };
-        let SessionsTimes { ttl, grace } = self.times;
-        let spec = SessionsSpec { ttl, grace, redis };
-        let sessions = ground.assembly.sessions(ground.store, common.id.clone(), spec)?;
+        let id = self.common.id.clone();
+        let sessions = ground.assembly.sessions(ground.store, id, self.spec())?;
         Ok(BuiltSystem { system: sessions.clone(), operations: sessions, store: None })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,7 @@ impl DeadLetter {
 
 /// What an operator decides about a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum LetterDecision {
     /// The delivery is tried again.
     PutBack,
     /// The dead letter is deleted.
@@ -81,12 +81,12 @@ impl Hook {
     /// Queues or deletes a dead letter; returns whether it existed. To queue it, it is first
     /// written to the other list and then removed from this one: a crash in between leaves it in
     /// both, and it is not lost.
-    pub async fn settle(&self, id: &str, fate: Fate) -> Result<bool> {
+    pub async fn settle(&self, id: &str, decision: LetterDecision) -> Result<bool> {
         let ReceiptId { system, seq } = id.parse().map_err(|_| no_letter_id(id))?;
         let Some(live) = self.lives().iter().find(|live| *live.id() == system) else {
             return Ok(false);
         };
-        if fate == Fate::PutBack {
+        if decision == LetterDecision::PutBack {
             let query = NoteQuery { before: seq.checked_add(1), limit: 1 };
             let found = live.notes(&self.book.dead, query).await?;
             let Some(note) = found.iter().find(|note| note.seq == seq) else { return Ok(false) };
@@ -113,7 +113,11 @@ impl Hook {
         live.strike(&self.book.again, seq).await.map(drop)
     }
 
-    pub(super) async fn bury(&self, live: &LiveSystem, letter: &Undelivered) -> Result<()> {
+    pub(super) async fn keep_dead_letter(
+        &self,
+        live: &LiveSystem,
+        letter: &Undelivered,
+    ) -> Result<()> {
         let text = serde_json::to_string(letter).unwrap_or_default();
         live.note(&self.book.dead, &text).await?;
         self.series.count("dead");

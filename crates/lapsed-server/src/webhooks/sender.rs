@@ -41,8 +41,12 @@ pub async fn run(
         let is_new = !std::mem::replace(&mut is_waiting, round.is_err());
         match round {
             Ok(DeliveryRound::Went) => {}
-            Ok(DeliveryRound::Nothing) => sender.nap(sender.look(), wakeups.changed()).await,
-            Ok(DeliveryRound::NotOurs) => sender.nap(TURN / 3, std::future::pending::<()>()).await,
+            Ok(DeliveryRound::Nothing) => {
+                sender.sleep_until(sender.look(), wakeups.changed()).await
+            }
+            Ok(DeliveryRound::NotOurs) => {
+                sender.sleep_until(TURN / 3, std::future::pending::<()>()).await
+            }
             Err(error) => {
                 let (webhook, system) = (sender.hook.name(), sender.live.id());
                 match is_new {
@@ -53,7 +57,7 @@ pub async fn run(
                         tracing::debug!(%webhook, %system, %error, "delivery still waits for the store")
                     }
                 }
-                sender.nap(PAUSE, std::future::pending::<()>()).await;
+                sender.sleep_until(PAUSE, std::future::pending::<()>()).await;
             }
         }
     }
@@ -117,7 +121,7 @@ impl WebhookSender {
             Delivered::GivenUp { attempts, why } => {
                 let delivery = body.delivery;
                 let letter = Undelivered { delivery, first, last, looked_at, attempts, why };
-                self.hook.bury(&self.live, &letter).await?;
+                self.hook.keep_dead_letter(&self.live, &letter).await?;
                 Ok(true)
             }
         }
@@ -128,7 +132,7 @@ impl WebhookSender {
     async fn rest(&self, mut left: Duration) -> Result<bool> {
         while !left.is_zero() && !self.stop.is_told() {
             let part = left.min(TURN / 3);
-            self.nap(part, std::future::pending::<()>()).await;
+            self.sleep_until(part, std::future::pending::<()>()).await;
             left -= part;
             if !self.take_turn().await? {
                 return Ok(false);
@@ -181,7 +185,7 @@ impl WebhookSender {
     }
 
     /// Waits for `most`, or until `happens` or until the daemon stops.
-    async fn nap(&self, most: Duration, happens: impl Future) {
+    async fn sleep_until(&self, most: Duration, happens: impl Future) {
         tokio::select! {
             _ = happens => {}
             () = self.stop.told() => {}

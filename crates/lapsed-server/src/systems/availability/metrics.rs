@@ -104,7 +104,7 @@ impl AvailabilitySeries {
     }
 
     /// Copies the counts and the state of a system into the series.
-    fn show(&self, of: &OfSystem, system: &Availability, glance: &AvailabilitySummary) {
+    fn show(&self, of: &OfSystem, system: &Availability, summary: &AvailabilitySummary) {
         let counters = system.counters();
         let set = |counter: &Counter, value: u64| {
             counter.inner().store(value, Ordering::Relaxed);
@@ -123,24 +123,24 @@ impl AvailabilitySeries {
         set(&self.seeds.get_or_create(of), loaded(&counters.seeds));
         set(&self.snapshots.get_or_create(of), loaded(&counters.snapshots));
         set(&self.beats_mirrored.get_or_create(of), loaded(&counters.beats_noted));
-        self.gauge(of, glance);
+        self.gauge(of, summary);
     }
 
-    fn gauge(&self, of: &OfSystem, glance: &AvailabilitySummary) {
-        let presence = glance.mirror.as_ref().ok();
+    fn gauge(&self, of: &OfSystem, summary: &AvailabilitySummary) {
+        let presence = summary.mirror.as_ref().ok();
         if let Some(presence) = presence {
             self.online.get_or_create(of).set(presence.online as i64);
             let mass = self.mass_beats.get_or_create(of);
             mass.inner().store(presence.mass_beats_seen, Ordering::Relaxed);
         }
-        if let Some((available, _)) = glance.available {
+        if let Some((available, _)) = summary.available {
             self.available.get_or_create(of).set(available as i64);
         }
         self.mirror_up.get_or_create(of).set(i64::from(presence.is_some()));
         let seeded = presence.is_some_and(|presence| presence.seeded);
         self.mirror_seeded.get_or_create(of).set(i64::from(seeded));
-        self.mirror_behind.get_or_create(of).set(glance.behind as i64);
-        self.breaker.get_or_create(of).set(match glance.breaker {
+        self.mirror_behind.get_or_create(of).set(summary.behind as i64);
+        self.breaker.get_or_create(of).set(match summary.breaker {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
             BreakerState::Open => 2,

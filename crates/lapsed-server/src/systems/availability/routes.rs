@@ -4,9 +4,9 @@
 //! The header `lapsed-source` of every read says where the answer was read. The header
 //! `lapsed-mirror: behind` of a write says that the mirror could not be updated yet.
 
-mod asked;
 mod config;
 mod providers;
+mod reading;
 mod sessions;
 mod shapes;
 
@@ -20,8 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::Shared;
 use crate::http::extract::JsonAnswer;
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::systems::availability::AvailabilityOperations;
 
 /// The header that says where an answer was read: `mirror`, `truth` or `cache`.
@@ -34,7 +33,7 @@ const MIRROR: HeaderName = HeaderName::from_static("lapsed-mirror");
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         .merge(providers::routes())
-        .merge(asked::routes())
+        .merge(reading::routes())
         .merge(sessions::routes())
         .merge(config::routes())
 }
@@ -69,18 +68,18 @@ impl<T: Serialize> IntoResponse for From<T> {
 }
 
 /// The answer to a write, with the header that says whether the mirror was updated.
-struct Told<T> {
+struct WriteResponse<T> {
     mirrored: bool,
     answer: T,
 }
 
-impl<T> Told<T> {
-    fn of<A>(written: Written<A>, shape: impl FnOnce(A) -> T) -> Told<T> {
-        Told { mirrored: written.mirrored, answer: shape(written.answer) }
+impl<T> WriteResponse<T> {
+    fn of<A>(written: Written<A>, shape: impl FnOnce(A) -> T) -> WriteResponse<T> {
+        WriteResponse { mirrored: written.mirrored, answer: shape(written.answer) }
     }
 }
 
-impl<T: Serialize> IntoResponse for Told<T> {
+impl<T: Serialize> IntoResponse for WriteResponse<T> {
     fn into_response(self) -> Response {
         let mut response = JsonAnswer(self.answer).into_response();
         if !self.mirrored {

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use lapsed_availability::{BreakerPolicy, SNAPSHOT_MS};
+use lapsed::availability::BEATS_EVERY;
+use lapsed_availability::{BreakerPolicy, MIRROR_TIMEOUT, SNAPSHOT_MS};
 use lapsed_core::Kind;
 use serde::Deserialize;
 
@@ -17,12 +18,6 @@ use crate::config::units::{SPAN_MAX, Span};
 /// An environment variable of the original application. It takes precedence over
 /// `heartbeat_mirror_every`.
 pub const BEATS_ENV: &str = "HEARTBEAT_MIRROR_INTERVAL_SECONDS";
-
-/// The default interval of writing heartbeats to the truth.
-const BEATS_EVERY: Duration = Duration::from_secs(60);
-
-/// The default time limit of a read from the mirror.
-const MIRROR_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The section in the file. The names of keys and tables are by default those of the original
 /// application.

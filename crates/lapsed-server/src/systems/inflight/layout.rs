@@ -4,7 +4,7 @@
 use std::fmt;
 
 use lapsed::inflight::RedisInflight;
-use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::inflight::rules::{Backoff, RecoveryPolicy};
 use lapsed_redis::{
     AdoptedInflightLayout, DeadLetterPlace, InflightLayout, ProfileInfo, QueueFormat,
     profile_names, profiles,
@@ -17,7 +17,7 @@ use crate::config::common::{Access, Section, plan_key};
 use crate::config::origin::{Settings, Show};
 use crate::stores::template;
 use crate::systems::inflight::InflightTimes;
-use crate::systems::inflight::rescued::{QueuesSetting, Rescued, SEEN_IS_FOR};
+use crate::systems::inflight::rescued::{QUARANTINE_IS_FOR, QueuesSetting, Rescued, SEEN_IS_FOR};
 
 /// The data structure that holds a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -101,14 +101,13 @@ impl<'de> Deserialize<'de> for LayoutPreset {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let word = String::deserialize(deserializer)?;
         let own = [LayoutPreset::SidekiqAsyncHttp, LayoutPreset::SidekiqPatientHttp];
-        let foreign = profiles().into_iter().map(LayoutPreset::Foreign);
+        let foreign = profiles().into_iter().filter(|profile| profile.is_rescued);
+        let foreign = foreign.map(LayoutPreset::Foreign);
         let found = own.into_iter().chain(foreign).find(|preset| preset.to_string() == word);
         found.ok_or_else(|| {
-            let names = ["sidekiq-async-http", "sidekiq-patient-http"].into_iter();
-            let names: Vec<_> = names.chain(profile_names()).collect();
             D::Error::custom(format!(
                 "there is no preset `{word}`; these are: {}",
-                names.join(", ")
+                profile_names().join(", ")
             ))
         })
     }
@@ -164,6 +163,8 @@ pub struct LayoutSection {
     pub dead_letter: Option<DeadLetterWord>,
     /// How many heartbeats must have shown a job of a foreign job system.
     pub seen: Option<u8>,
+    /// Classes of a foreign job system whose jobs are not put back.
+    pub quarantine: Option<Vec<String>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,6 +219,27 @@ impl Adopted {
     }
 }
 
+/// Why jobs cannot be delayed where no foreign job system has them.
+const NO_DELAY: &str = "lapsed's own queues, and queues that it only pushes to, have no place for jobs that wait. Use \"back\" or \
+                        { queue = \"NAME\" }; a delay goes with the preset of a job system that has delayed jobs, such as \"rq\" or \"bullmq\"";
+
+impl InflightKeys {
+    /// Delays the jobs of dead workers, or refuses that where jobs have no place to wait.
+    pub fn delay(&mut self, section: &Section<'_>, backoff: Backoff) -> Result<(), ConfigError> {
+        let why = match &mut self.rescued {
+            Some(rescued) => match rescued.profile.no_delay {
+                None => {
+                    rescued.backoff = Some(backoff);
+                    return Ok(());
+                }
+                Some(why) => why,
+            },
+            None => NO_DELAY,
+        };
+        Err(section.wrong("on_death", &format!("cannot delay jobs: {why}")))
+    }
+}
+
 impl LayoutSection {
     /// Determines all keys from the configuration and the defaults.
     pub fn plan(
@@ -232,6 +254,9 @@ impl LayoutSection {
         }
         if self.seen.is_some() {
             return Err(section.wrong("seen", SEEN_IS_FOR));
+        }
+        if self.quarantine.is_some() {
+            return Err(section.wrong("quarantine", QUARANTINE_IS_FOR));
         }
         if self.heartbeat_key.is_some() {
             return Err(section.wrong("heartbeat_key", "goes with preset = \"streams\""));
@@ -299,6 +324,7 @@ impl LayoutSection {
             rescued: Some(
                 Rescued::new(section, profile, queues, prefix)?
                     .seen(section, self.seen)?
+                    .with_quarantine(section, self.quarantine.take())?
                     .with_heartbeat_key(section, self.heartbeat_key.take())?,
             ),
         })

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use lapsed_core::Name;
-use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::inflight::rules::{Backoff, RecoveryPolicy};
 use lapsed_redis::{ProfileInfo, RescueLayout};
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
@@ -61,12 +61,19 @@ pub struct Rescued {
     pub as_system: bool,
     /// How many heartbeats must have shown a job; `None`: one.
     seen: Option<u8>,
+    /// How long jobs wait before they may run again; `None`: not at all.
+    pub backoff: Option<Backoff>,
+    /// Classes whose jobs are not put back.
+    quarantine: Vec<String>,
     /// The key that each consumer of a stream renews.
     heartbeat_key: Option<String>,
 }
 
 /// The preset of the system whose keys show what a worker ran as of its last heartbeat only.
 const SHOWN_BY_HEARTBEATS: &str = "sidekiq";
+
+/// Where `quarantine` has an effect.
+pub const QUARANTINE_IS_FOR: &str = "goes with the preset of a job system, such as preset = \"sidekiq\": nothing else tells the class of a job";
 
 /// Where `seen` has an effect.
 pub const SEEN_IS_FOR: &str =
@@ -88,7 +95,16 @@ impl Rescued {
                 return Err(section.wrong("queues", &what));
             }
         };
-        Ok(Rescued { profile, queues, prefix, as_system: false, seen: None, heartbeat_key: None })
+        Ok(Rescued {
+            profile,
+            queues,
+            prefix,
+            as_system: false,
+            seen: None,
+            backoff: None,
+            quarantine: Vec::new(),
+            heartbeat_key: None,
+        })
     }
 
     /// With the number of heartbeats that must have shown a job: 1 or 2.
@@ -99,6 +115,22 @@ impl Rescued {
             }
             Some(0 | 3..) => Err(section.wrong("seen", "is 1 or 2")),
             _ => Ok(Rescued { seen, ..self }),
+        }
+    }
+
+    /// Refuses the list for systems whose jobs have no class.
+    pub fn with_quarantine(
+        self,
+        section: &Section<'_>,
+        classes: Option<Vec<String>>,
+    ) -> Result<Rescued, ConfigError> {
+        let quarantine = classes.unwrap_or_default();
+        match self.profile.no_class {
+            Some(why) if !quarantine.is_empty() => Err(section.wrong("quarantine", why)),
+            _ if quarantine.iter().any(String::is_empty) => {
+                Err(section.wrong("quarantine", "has an empty name of a class"))
+            }
+            _ => Ok(Rescued { quarantine, ..self }),
         }
     }
 
@@ -134,6 +166,8 @@ impl Rescued {
             limit: Some(limit),
             as_system: self.as_system,
             seen: self.seen,
+            quarantine: self.quarantine.clone(),
+            backoff: self.backoff,
             ..RescueLayout::new(self.profile.name, recovery.clone())
         }
     }
@@ -152,6 +186,10 @@ impl Rescued {
             Some(2) => ". Only what two heartbeats have shown is put back",
             _ => "",
         };
-        format!("jobs are {title}'s, {which}. {own_recovery}{seen}")
+        let quarantine = match &self.quarantine[..] {
+            [] => String::new(),
+            classes => format!(". Jobs of these classes are not put back: {}", classes.join(", ")),
+        };
+        format!("jobs are {title}'s, {which}. {own_recovery}{seen}{quarantine}")
     }
 }

@@ -19,8 +19,9 @@ use utoipa_axum::routes;
 use self::shapes::*;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::idempotency::{Repeatable, made_up_id};
-use crate::http::owners::{self, ClaimBody, HeldQuery, HttpResult, claim, page_limit};
-use crate::http::problem::Problem;
+use crate::http::owners::{self, ClaimBody, HeldQuery, claim};
+use crate::http::paging::page_limit;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body, slow};
 use crate::http::{Shared, schemas};
 

@@ -1,8 +1,11 @@
 //! The labels and sentences that people read about jobs in flight.
 
+use std::time::Duration;
+
 use lapsed_core::inflight::{RecoveredJob, RecoveryAction};
 use lapsed_core::receipt::Receipt;
 
+use crate::config::units::show_span;
 use crate::node::shapes::SystemStatus;
 use crate::print::count;
 use crate::systems::words::{GENERAL, KindWords};
@@ -25,9 +28,13 @@ pub const WORDS: KindWords = KindWords {
 pub fn effect(receipt: &Receipt) -> Option<String> {
     let done: RecoveredJob = serde_json::from_value(receipt.removed.clone()).ok()?;
     let word = match done.did {
-        RecoveryAction::PutBack => match done.moved_to {
-            Some(queue) => return Some(format!("moved to {queue}")),
-            None => "put back",
+        RecoveryAction::PutBack => match (done.moved_to, done.due_ms) {
+            (Some(queue), None) => return Some(format!("moved to {queue}")),
+            (Some(queue), Some(due)) => {
+                return Some(format!("moved to {queue}, delayed by {}", delay(receipt, due)));
+            }
+            (None, Some(due)) => return Some(format!("delayed by {}", delay(receipt, due))),
+            (None, None) => "put back",
         },
         RecoveryAction::DeadLetter => "dead letter",
         RecoveryAction::Dropped => "dropped",
@@ -36,6 +43,11 @@ pub fn effect(receipt: &Receipt) -> Option<String> {
         Some(how_sure) => format!("{word}, {how_sure}"),
         None => word.to_owned(),
     })
+}
+
+/// For how long a job waits before it may run again.
+fn delay(receipt: &Receipt, due_ms: u64) -> String {
+    show_span(Duration::from_millis(due_ms.saturating_sub(receipt.at_ms)))
 }
 
 /// The numbers of jobs by state, for the status.

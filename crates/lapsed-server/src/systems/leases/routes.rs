@@ -19,8 +19,8 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
-use crate::http::owners::{HttpResult, page_limit};
-use crate::http::problem::Problem;
+use crate::http::paging::page_limit;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 

@@ -9,9 +9,9 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{From, availability};
 use crate::config::token::Scope;
-use crate::http::auth::Caller;
+use crate::http::caller::Caller;
 use crate::http::extract::{Json, JsonAnswer, Path};
-use crate::http::owners::HttpResult;
+use crate::http::problem::HttpResult;
 use crate::http::route_rules::with_scope;
 use crate::http::{Shared, schemas};
 use crate::systems::availability::AvailabilityOperations;
@@ -53,7 +53,7 @@ async fn change(
         heartbeat_cadence_seconds: body.heartbeat_cadence_seconds,
     };
     let live = app.live(Kind::Availability.as_str(), &name)?.clone();
-    let deed = caller.deed("config", live.id());
+    let action = caller.audit_action("config", live.id());
     let work = async move {
         let change = async {
             let providers: Option<&AvailabilityOperations> = live.operations();
@@ -61,7 +61,7 @@ async fn change(
                 providers.ok_or_else(|| Error::Invalid("it has no providers".to_owned()));
             providers?.system.set_settings(&patch).await
         };
-        live.audited(deed, change, |_| "done".to_owned()).await
+        live.audited(action, change, |_| "done".to_owned()).await
     };
     Ok(JsonAnswer(shown(app.finish(work).await??)))
 }

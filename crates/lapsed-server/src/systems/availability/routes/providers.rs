@@ -9,10 +9,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::*;
-use super::{From, Told, availability, deactivated, nobody, not_online};
+use super::{From, WriteResponse, availability, deactivated, nobody, not_online};
 use crate::http::extract::{Json, MaybeJson, Path, Query};
-use crate::http::owners::{HttpResult, page_limit};
-use crate::http::problem::Problem;
+use crate::http::paging::page_limit;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, batch_of, for_owner, owner_in_body};
 use crate::http::{Shared, schemas};
 
@@ -73,19 +73,19 @@ async fn put(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     MaybeJson(body): MaybeJson<ProviderBody>,
-) -> HttpResult<Told<ProviderChanged>> {
+) -> HttpResult<WriteResponse<ProviderChanged>> {
     let body = body.unwrap_or_default();
     let profile = ProviderProfile { id: Name::new(&id)?, display_name: body.display_name };
     let written = availability(&app, &name)?.put_provider(&profile).await?;
-    Ok(Told::of(written, ProviderChanged::of))
+    Ok(WriteResponse::of(written, ProviderChanged::of))
 }
 
 fn changed(
     id: &Name,
     written: Option<Written<ProviderChange>>,
-) -> HttpResult<Told<ProviderChanged>> {
+) -> HttpResult<WriteResponse<ProviderChanged>> {
     let written = written.ok_or_else(|| nobody(id))?;
-    Ok(Told::of(written, ProviderChanged::of))
+    Ok(WriteResponse::of(written, ProviderChanged::of))
 }
 
 /// Sets a provider online, which also counts as a heartbeat.
@@ -96,7 +96,7 @@ fn changed(
 async fn online(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<ProviderChanged>> {
+) -> HttpResult<WriteResponse<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.set_online(&id).await?)
 }
@@ -109,7 +109,7 @@ async fn online(
 async fn offline(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<ProviderChanged>> {
+) -> HttpResult<WriteResponse<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.set_offline(&id).await?)
 }
@@ -122,7 +122,7 @@ async fn offline(
 async fn activate(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<ProviderChanged>> {
+) -> HttpResult<WriteResponse<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.activate(&id).await?)
 }
@@ -137,7 +137,7 @@ async fn activate(
 async fn deactivate(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<ProviderChanged>> {
+) -> HttpResult<WriteResponse<ProviderChanged>> {
     let id = Name::new(&id)?;
     changed(&id, availability(&app, &name)?.deactivate(&id).await?)
 }

@@ -10,10 +10,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::*;
-use super::{From, Told, availability, nobody};
+use super::{From, WriteResponse, availability, nobody};
 use crate::http::extract::{Json, Path};
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body};
 use crate::http::{Shared, schemas};
 use crate::systems::availability::AvailabilityOperations;
@@ -61,7 +60,7 @@ async fn accept(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     Json(body): Json<AcceptBody>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     let (session, provider) = (Name::new(&id)?, Name::new(&body.provider)?);
     change(&app, &name, SessionChange::Accept { session, provider }).await
 }
@@ -76,7 +75,7 @@ async fn accept(
 async fn extend(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     change(&app, &name, SessionChange::Extend { session: Name::new(&id)? }).await
 }
 
@@ -90,7 +89,7 @@ async fn extend(
 async fn resume(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     change(&app, &name, SessionChange::Resume { session: Name::new(&id)? }).await
 }
 
@@ -102,7 +101,7 @@ async fn resume(
 async fn end(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     change(&app, &name, SessionChange::End { session: Name::new(&id)? }).await
 }
 
@@ -114,7 +113,7 @@ async fn end(
 async fn expire(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     change(&app, &name, SessionChange::Expire { session: Name::new(&id)? }).await
 }
 
@@ -126,7 +125,7 @@ async fn expire(
 async fn cancel(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     change(&app, &name, SessionChange::Cancel { session: Name::new(&id)? }).await
 }
 
@@ -143,7 +142,7 @@ async fn reroute(
     State(app): State<Shared>,
     Path((name, id)): Path<(String, String)>,
     Json(body): Json<RerouteBody>,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     let (session, to) = (Name::new(&id)?, Name::new(&body.to)?);
     change(&app, &name, SessionChange::Reroute { session, to }).await
 }
@@ -152,7 +151,7 @@ async fn change(
     app: &Shared,
     name: &str,
     change: SessionChange,
-) -> HttpResult<Told<SessionChanged>> {
+) -> HttpResult<WriteResponse<SessionChanged>> {
     let system = app.operations::<AvailabilityOperations>(Kind::Availability, name)?.system.clone();
     let wanted = change.clone();
     // This runs to its end even if the client disconnects, so that the mirror is updated too.
@@ -160,7 +159,7 @@ async fn change(
     let Written { answer, mirrored } = app.finish(work).await??;
     match answer {
         SessionOutcome::Done { session, changed, .. } => {
-            Ok(Told { mirrored, answer: SessionChanged::of(session, changed) })
+            Ok(WriteResponse { mirrored, answer: SessionChanged::of(session, changed) })
         }
         SessionOutcome::Refused(refusal) => Err(refused(&change, refusal)),
     }

@@ -12,8 +12,7 @@ use utoipa_axum::routes;
 use self::shapes::*;
 use super::inflight;
 use crate::http::extract::{Json, JsonAnswer, Path};
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 

@@ -11,10 +11,9 @@ use utoipa_axum::routes;
 use super::inflight;
 use super::shapes::*;
 use crate::config::token::Scope;
-use crate::http::auth::Caller;
+use crate::http::caller::Caller;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::with_scope;
 use crate::http::{Shared, schemas};
 use crate::node::LiveSystem;
@@ -84,10 +83,10 @@ async fn put_back(
     Json(body): Json<PutBackBody>,
 ) -> HttpResult<JsonAnswer<LetterAnswer>> {
     let (end, id) = (body.end.into(), Name::new(&body.id)?);
-    let (live, deed) = (letters(&app, &name)?, caller.deed("dead put_back", &body.id));
+    let (live, action) = (letters(&app, &name)?, caller.audit_action("dead put_back", &body.id));
     let work = async move {
         let work = async { jobs(&live)?.put_back(&id, end).await };
-        live.audited(deed, work, |found| outcome(*found, "queued")).await
+        live.audited(action, work, |found| outcome(*found, "queued")).await
     };
     match app.finish(work).await?? {
         true => Ok(JsonAnswer(LetterAnswer { id: body.id, outcome: "queued" })),
@@ -108,10 +107,10 @@ async fn delete(
     Json(body): Json<JobBody>,
 ) -> HttpResult<JsonAnswer<LetterAnswer>> {
     let id = Name::new(&body.id)?;
-    let (live, deed) = (letters(&app, &name)?, caller.deed("dead delete", &body.id));
+    let (live, action) = (letters(&app, &name)?, caller.audit_action("dead delete", &body.id));
     let work = async move {
         let work = async { jobs(&live)?.delete(&id).await };
-        live.audited(deed, work, |found| outcome(*found, "deleted")).await
+        live.audited(action, work, |found| outcome(*found, "deleted")).await
     };
     match app.finish(work).await?? {
         true => Ok(JsonAnswer(LetterAnswer { id: body.id, outcome: "deleted" })),

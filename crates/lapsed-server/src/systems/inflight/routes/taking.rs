@@ -28,8 +28,8 @@ use utoipa_axum::routes;
 use super::shapes::{TakeAnswer, TakeBody};
 use crate::http::extract::{JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
-use crate::http::owners::{HttpResult, claim};
-use crate::http::problem::Problem;
+use crate::http::owners::claim;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{owner_in_body, slow};
 use crate::http::{Shared, schemas};
 

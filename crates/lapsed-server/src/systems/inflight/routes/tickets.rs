@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::inflight;
 use crate::http::Shared;
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::systems::{ShownTicket, TICKETS_MAX, TicketRequest};
 
 /// How many jobs are looked up concurrently.

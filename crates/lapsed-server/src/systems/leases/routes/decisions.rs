@@ -10,8 +10,7 @@ use utoipa_axum::routes;
 use super::leases;
 use super::shapes::DecideBody;
 use crate::http::extract::{Json, JsonAnswer, Path};
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 

@@ -9,7 +9,7 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{held_by, leases, never};
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
-use crate::http::owners::HttpResult;
+use crate::http::problem::HttpResult;
 use crate::http::route_rules::{OwnerRule, for_owner};
 use crate::http::{Shared, schemas};
 

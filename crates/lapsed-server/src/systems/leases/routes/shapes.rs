@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::owners::HttpResult;
+use crate::http::problem::HttpResult;
 use crate::http::schemas;
 
 fn namespace() -> String {

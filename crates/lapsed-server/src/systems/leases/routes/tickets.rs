@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use super::{AT_ONCE, leases};
 use crate::http::Shared;
-use crate::http::owners::HttpResult;
-use crate::http::problem::Problem;
+use crate::http::problem::{HttpResult, Problem};
 use crate::systems::{ShownTicket, TICKETS_MAX, TicketRequest};
 
 /// The tickets of a request about one lease or, in `leases`, many. A request for a key's state has

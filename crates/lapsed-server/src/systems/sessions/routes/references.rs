@@ -13,8 +13,8 @@ use super::shapes::*;
 use super::{missing, sessions};
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
-use crate::http::owners::{HttpResult, bounded, names};
-use crate::http::problem::Problem;
+use crate::http::paging::{bounded, names};
+use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body};
 use crate::http::{Shared, schemas};
 

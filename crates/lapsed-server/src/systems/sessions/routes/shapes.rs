@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::http::owners::{HttpResult, claim};
-use crate::http::problem::Problem;
+use crate::http::owners::claim;
+use crate::http::problem::{HttpResult, Problem};
 
 /// A session and its data. Absent fields stay as they are.
 #[derive(Deserialize, ToSchema)]

@@ -6,7 +6,7 @@ use lapsed_core::owner::Incarnation;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::owners::HttpResult;
+use crate::http::problem::HttpResult;
 use crate::systems::inflight::routes::shapes::EndWord;
 
 /// A job and the token with which its holder identifies itself.

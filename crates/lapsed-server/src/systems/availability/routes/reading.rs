@@ -10,7 +10,8 @@ use super::shapes::*;
 use super::{From, availability};
 use crate::http::Shared;
 use crate::http::extract::{Path, Query};
-use crate::http::owners::{HttpResult, page_limit};
+use crate::http::paging::page_limit;
+use crate::http::problem::HttpResult;
 
 /// The routes that return who can take work.
 pub fn routes() -> OpenApiRouter<Shared> {
