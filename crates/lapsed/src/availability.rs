@@ -10,6 +10,7 @@ use lapsed_availability::{Availability, ProviderBeat, ProviderProfile};
 use lapsed_core::sweep::Cursor;
 use lapsed_core::{Kind, Name, Result};
 
+use crate::assembly::Assembly;
 use crate::common::{Running, Settings, common_operations, common_settings};
 use crate::open::Lapsed;
 
@@ -17,8 +18,8 @@ pub use assembly::{
     AssembledAvailability, AvailabilityRequest, AvailabilitySpec, ChangeSources, default_policy,
 };
 
-/// How often heartbeats are copied from the mirror to the truth.
-const BEATS_EVERY: Duration = Duration::from_secs(60);
+/// How often heartbeats are copied from the mirror to the truth, unless the configuration says otherwise.
+pub const BEATS_EVERY: Duration = Duration::from_secs(60);
 
 /// The most providers that one read asks for.
 const PAGE: usize = 1_000;
@@ -52,6 +53,13 @@ impl AvailabilityBuilder {
 
     common_settings!();
 
+    /// What [`start`](Self::start) assembles the system from. The daemon's tests compare its own defaults with this.
+    #[doc(hidden)]
+    pub fn assembly(&self) -> Result<(Assembly, AvailabilitySpec)> {
+        let silence = Duration::from_millis(AvailabilitySettings::default().stale_ms());
+        Ok((self.settings.assembly(silence)?, AvailabilitySpec::new(silence)))
+    }
+
     /// Starts the system: fills the mirror; from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
@@ -59,10 +67,9 @@ impl AvailabilityBuilder {
     /// [`Error::Unsupported`](crate::Error::Unsupported) when the stores cannot keep availability,
     /// [`Error::Unavailable`](crate::Error::Unavailable) when they do not answer.
     pub async fn start(self) -> Result<AvailabilitySystem> {
-        let silence = Duration::from_millis(AvailabilitySettings::default().stale_ms());
-        let assembly = self.settings.assembly(silence)?;
+        let (assembly, spec) = self.assembly()?;
         let (store, mirror) = (self.settings.lapsed.store(), self.mirror.as_ref());
-        let (id, spec) = (self.settings.id()?, AvailabilitySpec::new(silence));
+        let id = self.settings.id()?;
         let availability =
             assembly.availability(store, mirror.map(Lapsed::store), id, spec)?.system;
         availability.ensure_seeded().await?;

@@ -208,7 +208,8 @@ macro_rules! common_settings {
             self
         }
 
-        /// The observer that is called with every event, for metrics and logs.
+        /// The observer that is called with every event, for metrics and logs. The types in its calls are in
+        /// [`observe`](crate::observe).
         pub fn observer(mut self, observer: std::sync::Arc<dyn crate::Observer>) -> Self {
             self.settings.observe(observer);
             self

@@ -15,6 +15,7 @@ use lapsed_core::inflight::{
 use lapsed_core::owner::Owner;
 use lapsed_core::{Error, Kind, Name, Result};
 
+use crate::assembly::Assembly;
 use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
 use crate::open::Lapsed;
 
@@ -72,18 +73,24 @@ impl InflightBuilder {
 
     common_settings!();
 
+    /// What [`start`](Self::start) assembles the system from. The daemon's tests compare its own defaults with this.
+    #[doc(hidden)]
+    pub fn assembly(&self) -> Result<(Assembly, InflightSpec)> {
+        let beat_every = Duration::from_millis(HEARTBEAT_INTERVAL_MS).min(self.ttl / 3);
+        let move_to = self.move_to.as_deref().map(Name::new).transpose()?;
+        let recovery = RecoveryPolicy { move_to, ..self.recovery.clone() };
+        let spec = InflightSpec::new(self.ttl, beat_every, recovery);
+        Ok((self.settings.assembly(self.ttl)?, spec))
+    }
+
     /// Starts the system: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`] when a name or a duration is wrong, [`Error::Unsupported`] when the store
     /// cannot keep jobs.
     pub async fn start(self) -> Result<InflightSystem> {
-        let assembly = self.settings.assembly(self.ttl)?;
+        let (assembly, spec) = self.assembly()?;
         let store = self.settings.lapsed.store();
-        let beat_every = Duration::from_millis(HEARTBEAT_INTERVAL_MS).min(self.ttl / 3);
-        let move_to = self.move_to.as_deref().map(Name::new).transpose()?;
-        let recovery = RecoveryPolicy { move_to, ..self.recovery.clone() };
-        let spec = InflightSpec::new(self.ttl, beat_every, recovery);
         let inflight = assembly.inflight(store, self.settings.id()?, spec)?;
         let running = self.settings.run(&assembly, inflight.clone(), store.store());
         let process = self.settings.lapsed.process().to_owned();

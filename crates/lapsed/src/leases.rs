@@ -11,6 +11,7 @@ use lapsed_core::leases::{
 };
 use lapsed_core::{Kind, Name, Result};
 
+use crate::assembly::Assembly;
 use crate::common::{Running, Settings, common_operations, common_settings};
 use crate::open::Lapsed;
 
@@ -69,16 +70,22 @@ impl LeasesBuilder {
 
     common_settings!();
 
+    /// What [`start`](Self::start) assembles the system from. The daemon's tests compare its own defaults with this.
+    #[doc(hidden)]
+    pub fn assembly(&self) -> Result<(Assembly, LeasesSpec)> {
+        let forget_after = self.forget_after;
+        let spec = LeasesSpec { forget_after, ..LeasesSpec::new(self.ttl, self.decision_ttl) };
+        Ok((self.settings.assembly(self.ttl)?, spec))
+    }
+
     /// Starts the system: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
     /// [`Error::Unsupported`](crate::Error::Unsupported) when the store cannot keep leases.
     pub async fn start(self) -> Result<LeasesSystem> {
-        let assembly = self.settings.assembly(self.ttl)?;
+        let (assembly, spec) = self.assembly()?;
         let store = self.settings.lapsed.store();
-        let forget_after = self.forget_after;
-        let spec = LeasesSpec { forget_after, ..LeasesSpec::new(self.ttl, self.decision_ttl) };
         let leases = assembly.leases(store, self.settings.id()?, spec)?;
         let running = self.settings.run(&assembly, leases.clone(), store.store());
         let process = Name::new(self.settings.lapsed.process())?;

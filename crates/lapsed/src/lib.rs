@@ -95,6 +95,7 @@
 mod common;
 #[cfg(doctest)]
 mod documents;
+pub mod observe;
 mod open;
 
 // The daemon uses the following modules. Users meet only the types that are exported below.
@@ -123,6 +124,8 @@ pub use open::{Lapsed, OpenOptions, open};
 pub use registry::{RegistryBuilder, RegistryEntry, RegistryMember, RegistrySystem};
 pub use sessions::{Session, SessionProfile, SessionsBuilder, SessionsMember, SessionsSystem};
 
+/// Calls take names as `&str`. Where an answer has a `Name`, it displays as its text, and `as_str` gives that text.
+pub use lapsed_core::Name;
 pub use lapsed_core::owner::{Lost, ReleasedHoldings};
 pub use lapsed_core::receipt::{Observer, Receipt};
 pub use lapsed_core::sweep::PassReport;

@@ -9,6 +9,7 @@ use lapsed_core::owner::Owner;
 use lapsed_core::registry::{FoundEntry, HEARTBEAT_TTL_MS, Registered, Registry, TakePolicy};
 use lapsed_core::{Kind, Name, Result};
 
+use crate::assembly::Assembly;
 use crate::common::{
     Running, Settings, common_operations, common_settings, member_operations, names,
 };
@@ -45,15 +46,20 @@ impl RegistryBuilder {
 
     common_settings!();
 
+    /// What [`start`](Self::start) assembles the system from. The daemon's tests compare its own defaults with this.
+    #[doc(hidden)]
+    pub fn assembly(&self) -> Result<(Assembly, RegistrySpec)> {
+        Ok((self.settings.assembly(self.ttl)?, RegistrySpec::new(self.ttl)))
+    }
+
     /// Starts the registry: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
     /// [`Error::Unsupported`](crate::Error::Unsupported) when the store cannot keep a registry.
     pub async fn start(self) -> Result<RegistrySystem> {
-        let assembly = self.settings.assembly(self.ttl)?;
+        let (assembly, spec) = self.assembly()?;
         let store = self.settings.lapsed.store();
-        let spec = RegistrySpec::new(self.ttl);
         let registry = assembly.registry(store, self.settings.id()?, spec)?;
         let running = self.settings.run(&assembly, registry.clone(), store.store());
         Ok(RegistrySystem { registry, running })

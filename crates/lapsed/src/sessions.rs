@@ -9,6 +9,7 @@ use lapsed_core::owner::Owner;
 use lapsed_core::sessions::{Deleted, GRACE_MS, HEARTBEAT_TTL_MS, Sessions};
 use lapsed_core::{Kind, Name, Result};
 
+use crate::assembly::Assembly;
 use crate::common::{Running, Settings, common_operations, common_settings, member_operations};
 use crate::open::Lapsed;
 
@@ -54,15 +55,21 @@ impl SessionsBuilder {
 
     common_settings!();
 
+    /// What [`start`](Self::start) assembles the system from. The daemon's tests compare its own defaults with this.
+    #[doc(hidden)]
+    pub fn assembly(&self) -> Result<(Assembly, SessionsSpec)> {
+        let assembly = self.settings.assembly(self.ttl.max(self.grace))?;
+        Ok((assembly, SessionsSpec::new(self.ttl, self.grace)))
+    }
+
     /// Starts the system: from now on passes run, unless the schedule is manual.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) when a name or a duration is wrong,
     /// [`Error::Unsupported`](crate::Error::Unsupported) when the store cannot keep sessions.
     pub async fn start(self) -> Result<SessionsSystem> {
-        let assembly = self.settings.assembly(self.ttl.max(self.grace))?;
+        let (assembly, spec) = self.assembly()?;
         let store = self.settings.lapsed.store();
-        let spec = SessionsSpec::new(self.ttl, self.grace);
         let sessions = assembly.sessions(store, self.settings.id()?, spec)?;
         let running = self.settings.run(&assembly, sessions.clone(), store.store());
         Ok(SessionsSystem { sessions, running })
@@ -86,6 +93,12 @@ impl SessionsSystem {
     /// The session `id`, also one whose grace is over and that was not yet swept.
     pub async fn get(&self, id: &str) -> Result<Option<Session>> {
         self.sessions.get(&Name::new(id)?).await
+    }
+
+    /// The id of the broadcaster's current session: the one that was activated for it last.
+    pub async fn of_broadcaster(&self, broadcaster: &str) -> Result<Option<String>> {
+        let id = self.sessions.of_broadcaster(&Name::new(broadcaster)?).await?;
+        Ok(id.map(String::from))
     }
 
     /// Sets those attributes of the session that `profile` gives. `None`: there is no such session.
@@ -114,6 +127,12 @@ impl SessionsMember {
     /// from now.
     pub async fn activate(&self, id: &str) -> Result<Session> {
         self.activate_with(id, &SessionProfile::default()).await
+    }
+
+    /// Like [`activate`](Self::activate), and makes the session the current one of `broadcaster`.
+    pub async fn activate_for(&self, id: &str, broadcaster: &str) -> Result<Session> {
+        let broadcaster_user_id = Some(Name::new(broadcaster)?);
+        self.activate_with(id, &SessionProfile { broadcaster_user_id, ..Default::default() }).await
     }
 
     /// Like [`activate`](Self::activate), and sets the attributes that `profile` gives.

@@ -6,6 +6,7 @@ mod documents;
 mod examples;
 mod inflight;
 mod leases;
+mod observe;
 mod opening;
 #[cfg(feature = "redis")]
 mod redis;
