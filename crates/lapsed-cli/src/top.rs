@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const EXIT_HANGUP: i32 = 128 + 1;
 
 /// How long the loop may take to notice a termination signal.
-const PATIENCE: Duration = Duration::from_secs(1);
+const STOP_WITHIN: Duration = Duration::from_secs(1);
 
 /// Runs until `q` is pressed or a termination signal arrives.
 pub fn run(target: &TargetArgs) -> Result<(), Failure> {
@@ -101,7 +101,7 @@ fn watch(
 
 /// Ends the process from the signal thread: waiting for a key never returns once the terminal was closed.
 fn leave_by_force() {
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(STOP_WITHIN);
     ratatui::restore();
     std::process::exit(EXIT_HANGUP);
 }

@@ -63,11 +63,11 @@ impl LocalBackend {
         live: &LiveSystem,
         (what, target): (&str, &dyn Display),
         work: impl Future<Output = lapsed_core::Result<T>>,
-        told: impl FnOnce(&T) -> String,
+        outcome: impl FnOnce(&T) -> String,
     ) -> Result<T, Failure> {
         let (what, target) = (what.to_owned(), target.to_string());
-        let deed = AuditAction { who: local_user(), from: None, what, target, request: None };
-        Ok(self.runtime.block_on(live.audited(deed, work, told))?)
+        let action = AuditAction { who: local_user(), from: None, what, target, request: None };
+        Ok(self.runtime.block_on(live.audited(action, work, outcome))?)
     }
 }
 
@@ -91,7 +91,7 @@ impl Backend for LocalBackend {
         let pass = async { Ok(live.pass(act, LIST_MAX, &stop).await) };
         match act {
             PassMode::DryRun => Ok(self.runtime.block_on(pass)?),
-            PassMode::Reclaim => self.audited(live, ("sweep", system), pass, sweeps::told),
+            PassMode::Reclaim => self.audited(live, ("sweep", system), pass, sweeps::audit_outcome),
         }
     }
 
@@ -117,7 +117,7 @@ impl Backend for LocalBackend {
         match act {
             PassMode::DryRun => Ok(self.runtime.block_on(run)?),
             PassMode::Reclaim => {
-                self.audited(live, ("reconcile", system), run, Reconciliation::told)
+                self.audited(live, ("reconcile", system), run, Reconciliation::audit_outcome)
             }
         }
     }
@@ -161,12 +161,12 @@ impl Backend for LocalBackend {
                 "there is no receipt {receipt}, or it is past its retention"
             )));
         }
-        self.audited(live, ("restore", receipt), live.restore(receipt.seq), receipts::told)
+        self.audited(live, ("restore", receipt), live.restore(receipt.seq), receipts::audit_outcome)
     }
 
     fn adopt(&self, system: &SystemId) -> Result<AdoptStatus, Failure> {
         let live = self.live(system)?;
-        self.audited(live, ("adopt", system), live.confirm_adoption(), AdoptStatus::told)
+        self.audited(live, ("adopt", system), live.confirm_adoption(), AdoptStatus::audit_outcome)
     }
 
     fn brake(&self, system: &SystemId) -> Result<BrakeStatus, Failure> {
@@ -175,7 +175,12 @@ impl Backend for LocalBackend {
 
     fn set_brake(&self, system: &SystemId, order: BrakeOrder) -> Result<BrakeStatus, Failure> {
         let live = self.live(system)?;
-        self.audited(live, (order.what(), system), live.set_brake(order), BrakeStatus::told)
+        self.audited(
+            live,
+            (order.what(), system),
+            live.set_brake(order),
+            BrakeStatus::audit_outcome,
+        )
     }
 
     fn audit(

@@ -95,13 +95,13 @@ impl RemoteBackend {
     }
 
     /// An HTTP client without a proxy: the daemon is on this machine or in the same network.
-    fn agent(&self, patience: RequestLimit) -> Agent {
+    fn agent(&self, limit: RequestLimit) -> Agent {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
             .max_redirects(0)
             .timeout_connect(Some(CONNECT));
-        let config = match patience {
+        let config = match limit {
             RequestLimit::Short => config.timeout_global(Some(ANSWER)),
             RequestLimit::For(limit) => config.timeout_global(Some(limit)),
             RequestLimit::Long => config,
@@ -133,9 +133,9 @@ impl RemoteBackend {
         &self,
         path: &str,
         headers: &[(&str, &str)],
-        patience: RequestLimit,
+        limit: RequestLimit,
     ) -> Result<Response<Body>, Failure> {
-        let mut request = self.agent(patience).get(format!("{}{path}", self.url));
+        let mut request = self.agent(limit).get(format!("{}{path}", self.url));
         for (name, value) in headers.iter().copied().chain(self.bearer().as_deref().map(auth)) {
             request = request.header(name, value);
         }
@@ -147,10 +147,10 @@ impl RemoteBackend {
         method: Method,
         path: &str,
         body: &impl Serialize,
-        patience: RequestLimit,
+        limit: RequestLimit,
     ) -> Result<T, Failure> {
         let url = format!("{}{path}", self.url);
-        let agent = self.agent(patience);
+        let agent = self.agent(limit);
         let mut request = match method {
             Method::Post => agent.post(url),
             Method::Put => agent.put(url),
@@ -170,9 +170,9 @@ impl RemoteBackend {
         &self,
         path: &str,
         body: Option<&Value>,
-        patience: RequestLimit,
+        limit: RequestLimit,
     ) -> Result<Response<Body>, Failure> {
-        let mut request = self.agent(patience).post(format!("{}{path}", self.url));
+        let mut request = self.agent(limit).post(format!("{}{path}", self.url));
         if let Some(bearer) = &self.bearer() {
             request = request.header(auth(bearer).0, auth(bearer).1);
         }
@@ -265,7 +265,7 @@ pub(crate) fn refused(mut answer: Response<Body>) -> Failure {
     let status = answer.status().as_u16();
     let problem: Value = answer.body_mut().read_json().unwrap_or_default();
     let Some(detail) = problem["detail"].as_str() else { return not_a_daemon(status) };
-    // Whoever answers is not known to be lapsed, so that a newline could forge a line of its own.
+    // The server that answers may not be lapsed: a newline in its answer could forge a line.
     let detail = &*visible(detail);
     match status {
         401 => Failure::failed(format!(

@@ -20,7 +20,7 @@ pub fn run(args: BrakeArgs) -> Result<(), Failure> {
         let id = resolve(&args.system, &backend.systems()?)?;
         match order {
             None => backend.brake(&id),
-            Some(BrakeOrder::Override { .. }) if !args.yes && !is_agreed(backend, &id)? => {
+            Some(BrakeOrder::Override { .. }) if !is_agreed(backend, &id, args.yes)? => {
                 Err(Failure::usage("nothing was changed"))
             }
             Some(order) => backend.set_brake(&id, order),
@@ -68,11 +68,15 @@ fn can_ask() -> bool {
     std::io::stdin().is_terminal()
 }
 
-/// Shows what the next pass would reclaim, and asks whether it may.
-fn is_agreed(backend: &dyn Backend, id: &SystemId) -> Result<bool, Failure> {
+/// Shows what the next pass would reclaim, and asks whether it may, unless that was said already (`yes`).
+fn is_agreed(backend: &dyn Backend, id: &SystemId, yes: bool) -> Result<bool, Failure> {
     let all = backend.status()?;
     let mine = |s: &&SystemStatus| s.kind == id.kind.as_str() && s.system == id.name.to_string();
     let would = all.iter().find(mine).map_or_else(String::new, would_reclaim);
+    if yes {
+        stderr_lines(&would);
+        return Ok(true);
+    }
     stderr_lines(&format!("{would} Override the brake of {id} for one pass? [y/N]"));
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);

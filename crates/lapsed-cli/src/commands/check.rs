@@ -296,9 +296,10 @@ fn describe_observation(id: &SystemId, seen: &AdoptObservation, again: &str) -> 
     match seen.is_observing() {
         false => format!("{id}: {found}"),
         true => format!(
-            "warning: {id}: {found}; until half of them were seen alive, lapsed only observes and \
+            "warning: {id}: {found}; until half of them {}, lapsed only observes and \
              reclaims nothing. Check the key names and the dry run; if they are right, confirm once \
-             with `lapsed adopt {id}{again}`, or with adopt = \"now\" in the file"
+             with `lapsed adopt {id}{again}`, or with adopt = \"now\" in the file",
+            seen.wanted()
         ),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lapsed_redis::{DetectOptions, Detected, Redis, RedisAddress};
+use lapsed_redis::{DetectOptions, Detected, Redis, RedisAddress, profiles};
 use tokio::runtime::Builder;
 
 use crate::cli::detect::Detect;
@@ -27,6 +27,11 @@ pub fn run(args: Detect) -> Result<(), Failure> {
         }
         std::thread::sleep(WATCH_EVERY);
     }
+}
+
+/// Whether jobs of this preset are put back as they lie in the system's own keys.
+pub fn is_rescued(preset: &str) -> bool {
+    profiles().iter().any(|profile| profile.is_rescued && profile.name == preset)
 }
 
 /// Looks once at the server, with a progress bar on a terminal.

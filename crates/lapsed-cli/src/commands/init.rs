@@ -66,11 +66,10 @@ fn write_found(url: &str, args: &Init) -> Result<(), Failure> {
     for found in &usable {
         text.push_str(&format!(
             "\n[[system]]\nkind   = \"inflight\"\nname   = \"{0}\"\nstore  = \"main\"\nmode   = \"adopt\"\npreset = \"{0}\"\n\
-             # queues = [{1}]    # only these; default: all\n\
-             on_death = \"front\"                # or back, dead_letter, drop\n\
+             {1}on_death = \"front\"                # or back, dead_letter, drop\n\
              crashes_max = 3                   # after this many workers died with it, a job is not put back again\n",
             found.preset,
-            found.queues.iter().map(|name| toml_string(name)).collect::<Vec<_>>().join(", ")
+            only_queues(&found.preset, &found.queues)
         ));
     }
     write(&args.output, &text, args.force)?;
@@ -88,6 +87,15 @@ fn write_found(url: &str, args: &Init) -> Result<(), Failure> {
         steps.row(vec![format!("  lapsed {what}"), why.to_owned()]);
     }
     print::lines(&format!("wrote {file}: {}\n\nNext:\n{}", names.join(", "), steps.text()))
+}
+
+/// The line that limits a system to some queues. Jobs that the application registers itself are all put back.
+fn only_queues(preset: &str, queues: &[String]) -> String {
+    if !detect::is_rescued(preset) {
+        return String::new();
+    }
+    let queues: Vec<String> = queues.iter().map(|name| toml_string(name)).collect();
+    format!("# queues = [{}]    # only these; default: all\n", queues.join(", "))
 }
 
 /// A text as TOML writes it.

@@ -141,6 +141,13 @@ fn account(id: &SystemId, report: &ReconcileReport) -> String {
 
 fn agreement(report: &ReconcileReport) -> String {
     let so_far = if report.finished { "" } else { " so far" };
+    if let Some(subject) = &report.subject {
+        return match (report.agree, report.dry_run) {
+            (true, _) => format!("nothing contradicts itself{so_far} in {}", visible(subject)),
+            (false, true) => format!("contradictions were found{so_far} in {}", visible(subject)),
+            (false, false) => format!("healed{so_far}: {}", visible(subject)),
+        };
+    }
     match (report.agree, report.dry_run) {
         (true, _) => format!("index and truth agree{so_far}"),
         (false, true) => format!("index and truth differ{so_far}"),

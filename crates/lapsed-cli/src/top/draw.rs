@@ -32,7 +32,7 @@ impl Theme {
         self.colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    fn faint(self) -> Style {
+    fn dim(self) -> Style {
         if self.colours { Style::new().fg(Color::DarkGray) } else { Style::new() }
     }
 
@@ -72,7 +72,7 @@ fn header<'m>(model: &'m TopModel, theme: Theme) -> Paragraph<'m> {
         }
         None => Span::styled("live", theme.good()),
     };
-    let url = Span::styled(format!("{}  ", model.url), theme.faint());
+    let url = Span::styled(format!("{}  ", model.url), theme.dim());
     Paragraph::new(Line::from(vec![Span::styled("lapsed top  ", BOLD), url, state]))
 }
 
@@ -86,7 +86,7 @@ fn receipts(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
     let lines: Vec<Line<'_>> =
         model.shown().take(height).map(|receipt| receipt_line(receipt, theme)).collect();
     let lines = match lines.is_empty() {
-        true => vec![Line::styled("none yet", theme.faint())],
+        true => vec![Line::styled("none yet", theme.dim())],
         false => lines,
     };
     frame.render_widget(Paragraph::new(lines).block(block), area);
@@ -97,10 +97,10 @@ fn receipt_line(receipt: &lapsed_core::receipt::Receipt, theme: Theme) -> Line<'
     // Only the time of day: the date would take the room of the key.
     let when = when.get(11..19).unwrap_or(&when).to_owned();
     Line::from(vec![
-        Span::styled(format!("{when}  "), theme.faint()),
+        Span::styled(format!("{when}  "), theme.dim()),
         Span::raw(format!("{:<22}  ", receipt.id.system.to_string())),
         Span::styled(format!("{}  ", visible(receipt.key.as_str())), BOLD),
         Span::raw(format!("{}  {}  ", visible(receipt.owner.as_str()), receipt.reason)),
-        Span::styled(format!("{} late", span(receipt.evidence.late_ms)), theme.faint()),
+        Span::styled(format!("{} late", span(receipt.evidence.late_ms)), theme.dim()),
     ])
 }

@@ -66,7 +66,7 @@ fn every_manual_action_is_audited_with_its_outcome() {
     daemon.hold("a", &["k"]);
     daemon.until_overdue(1);
     daemon.post("/v1/sweeps/registry/devices", json!({ "dry_run": true }));
-    assert_eq!(audit(&daemon, &[]).len(), 0, "looking is no deed");
+    assert_eq!(audit(&daemon, &[]).len(), 0, "reading is not audited");
     daemon.post("/v1/sweeps/registry/devices", json!({}));
     let receipt = daemon.receipts()[0]["id"].as_str().unwrap().to_owned();
     let restored = daemon.call("POST", &format!("/v1/receipts/{receipt}/restore"), None, &[]);

@@ -10,8 +10,8 @@ lapsed_testbed::steady_tests! {
     seed_002_3_auto_offline,
     seed_002_4_capacity_lifecycle,
     seed_002_5_restart_resilience,
-    seed_002_6_reconciliation,
-    seed_002_7_fallback,
+    seed_002_6_reconciliation_makes_the_mirror_agree_with_the_truth,
+    seed_002_7_reads_fall_back_to_the_truth,
     trap_c1_an_application_that_reseeds_is_reported_everywhere,
 }
 
@@ -148,7 +148,7 @@ fn seed_002_5_restart_resilience() {
     }
 }
 
-fn seed_002_6_reconciliation() {
+fn seed_002_6_reconciliation_makes_the_mirror_agree_with_the_truth() {
     let world = World::new(CALM);
     let (a, b) = (world.insert(1, true, true), world.insert(2, true, true));
     let (c, d) = (world.insert(3, true, false), world.insert(4, true, true));
@@ -195,7 +195,7 @@ fn seed_002_6_reconciliation() {
     assert!(agree.code == 0, "{agree:?}");
 }
 
-fn seed_002_7_fallback() {
+fn seed_002_7_reads_fall_back_to_the_truth() {
     let world = World::new(CALM);
     let (a, b) = (world.insert(1, true, true), world.insert(2, true, true));
     let out = world.insert(3, true, false);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::support::{CALM, Home, lapsed, run};
+use crate::support::{CALM, Daemon, Home, lapsed, run, until};
 use serde_json::{Value, json};
 
 lapsed_testbed::steady_tests! {
@@ -168,14 +168,23 @@ fn a_held_brake_exits_3_until_it_is_overridden() {
     );
     assert_eq!(daemon.get("/v1/registry/devices/lookup/k1").status, 200, "spared, so still found");
 
+    let begun = "too many owners, or their entries, would be dead at once";
+    until("the log to say that it holds", || warned(&daemon, begun).then_some(()));
+
     let reason = ["--reason", "we scaled down"];
     let overriding = ["brake", "devices", "override"];
-    let told = daemon.run(&[&overriding[..], &reason, &["--yes", "--json"]].concat()).json();
+    let told = daemon.run(&[&overriding[..], &reason, &["--yes", "--json"]].concat());
+    let count = "would declare 12 owners dead and reclaim 12 entries of 12";
+    assert!(told.err.contains(count), "also where nobody is asked: {told:?}");
+    let told = told.json();
     assert_eq!((&told["setting"], &told["state"]), (&json!("override"), &json!("open")));
     assert_eq!(told["reason"], "we scaled down");
     assert!(daemon.run(&["status", "devices"]).out.contains("we scaled down"));
     let swept = daemon.run(&["sweep", "devices", "--json"]);
     assert_eq!((swept.code, &swept.json()["reclaimed"]), (0, &json!(12)), "{swept:?}");
+    for says in ["the brake holds no longer", "this pass runs under the operator's override"] {
+        until(says, || warned(&daemon, says).then_some(()));
+    }
 
     assert_eq!(daemon.run(&["brake", "devices", "hold"]).code, 0);
     daemon.registry("start", json!({ "owner": "late" }));
@@ -186,6 +195,11 @@ fn a_held_brake_exits_3_until_it_is_overridden() {
     assert!(held.out.contains("operator"), "{held:?}");
     assert_eq!(daemon.run(&["brake", "devices", "auto"]).code, 0);
     assert!(daemon.run(&["brake", "devices"]).out.contains("decides by itself"));
+}
+
+/// A warning that says so is in the daemon's log.
+fn warned(daemon: &Daemon, says: &str) -> bool {
+    daemon.log().lines().any(|line| line.contains("WARN") && line.contains(says))
 }
 
 fn an_override_needs_a_reason_and_a_confirmation_and_release_is_refused() {

@@ -164,6 +164,11 @@ fn every_inflight_key_is_validated() {
         ("on_death = \"as-rq\"", "goes with preset"),
         ("on_death = { queu = \"slow\" }", "`queue`"),
         ("on_death = { queue = \"\" }", "empty"),
+        ("on_death = {}", "needs `queue` or `delay`"),
+        ("on_death = { delay = \"30s\" }", "no place for jobs that wait"),
+        ("on_death = { max = \"30s\" }", "`max` goes with `delay`"),
+        ("on_death = { delay = \"30s\", max = \"1s\" }", "`max` is shorter than `delay`"),
+        ("quarantine = [\"Job\"]", "goes with the preset of a job system"),
         ("on_death = { queue = \"slow\" }\nwebhook = \"http://h\"", "`webhook` takes every job"),
         ("sweep = { per_second = 0 }", "must be above 0"),
         ("crashes_max = -1", "crashes_max"),
@@ -188,6 +193,44 @@ fn every_inflight_key_is_validated() {
     }
     let secret = check(&jobs("webhook = \"https://user:s3cret@host/\""), &[]);
     assert!(!secret.err.contains("s3cret"), "{secret:?}");
+}
+
+/// A system that rescues jobs of a foreign job system, on a server that is not there.
+fn foreign(preset: &str, lines: &str) -> String {
+    let store = "[store.main]\nurl = \"redis://127.0.0.1:1/0\"\n";
+    let mode = format!("mode = \"adopt\"\npreset = \"{preset}\"");
+    format!("{store}[[system]]\nkind = \"inflight\"\nname = \"jobs\"\n{mode}\n{lines}\n")
+}
+
+#[test]
+fn what_a_foreign_job_system_does_not_have_is_refused_with_what_to_use() {
+    let delay = "on_death = { delay = \"30s\" }";
+    for (preset, line, says) in [
+        ("celery", delay, ["no set of delayed tasks", "Use on_death"]),
+        ("resque", delay, ["no delayed jobs", "Use on_death"]),
+        ("streams", delay, ["no place for entries that wait", "Use on_death"]),
+        ("sidekiq-async-http", delay, ["no place for jobs that wait", "such as \"rq\""]),
+        ("streams", "quarantine = [\"a\"]", ["have no class", "Use crashes_max"]),
+        ("rq", "quarantine = [\"\"]", ["empty name", "quarantine"]),
+        ("rabbit", "", ["there is no preset `rabbit`", "streams, sidekiq-async-http"]),
+    ] {
+        refused(&foreign(preset, line), &[], &says);
+    }
+}
+
+#[test]
+fn check_says_how_long_rescued_jobs_wait_and_which_are_in_quarantine() {
+    let lines = "on_death = { queue = \"slow\", delay = \"30s\" }\nquarantine = [\"app.resize*\"]";
+    let server = lapsed_testbed::RedisServer::start(lapsed_testbed::Engine::Redis).unwrap();
+    let there = foreign("rq", lines).replace("redis://127.0.0.1:1/0", &server.url());
+    let answer = check(&there, &[]);
+    for word in [
+        "is moved to the queue `slow`, after a delay of 30s (twice as long with each further crash, at most 1h)",
+        "on_death = { queue = \"slow\", delay = \"30s\", max = \"1h\" }",
+        "Jobs of these classes are not put back: app.resize*",
+    ] {
+        assert!(answer.out.contains(word), "{word}: {answer:?}");
+    }
 }
 
 #[test]

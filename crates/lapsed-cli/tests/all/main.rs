@@ -12,6 +12,7 @@ mod availability_fixture;
 mod availability_operator;
 mod availability_seed;
 mod availability_servers;
+mod brake;
 mod check_faults;
 mod commands;
 mod completions_and_man_pages;

@@ -101,7 +101,7 @@ fn every_link_in_the_docs_has_a_target() {
 #[test]
 fn a_broken_link_is_reported() {
     let page = root("docs/guarantees.md");
-    let text = "# A heading, or two\n[a](#a-heading-or-two) [b](#no) [c](none.md) [d](operations.md#alerts)\n\
+    let text = "# A heading, or two\n[a](#a-heading-or-two) [b](#no) [c](none.md) [d](operations.md#how-is-it-doing)\n\
                 ```\n[e](code.md)\n```\n[f](operations.md#none)";
     let found = links(text);
     assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 2, 2, 2, 6]);
@@ -145,6 +145,34 @@ fn every_test_that_the_guarantees_name_exists() {
     assert!(missing.is_empty(), "there are no such tests: {missing:#?}");
 }
 
+#[test]
+fn every_test_in_the_table_of_what_is_safe_by_default_exists() {
+    let page = std::fs::read_to_string(root("docs/promises-and-tests.md")).unwrap();
+    let (known, named) = (tests(), words(&page));
+    let named: Vec<_> = named.into_iter().filter(|word| is_test(word)).collect();
+    assert!(named.len() > 60, "only {} tests are named", named.len());
+    let missing: Vec<_> = named.iter().filter(|name| !known.contains(*name)).collect();
+    assert!(missing.is_empty(), "there are no such tests: {missing:#?}");
+    for row in page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| what ")) {
+        let has_test = words(row).iter().any(|word| is_test(word));
+        assert!(has_test || row.starts_with("| case"), "a row without a test: {row}");
+    }
+}
+
+/// A promise that is silent about adopt mode would be read as if it held there.
+#[test]
+fn every_promise_says_what_holds_in_adopt_mode() {
+    let page = std::fs::read_to_string(root("docs/guarantees.md")).unwrap();
+    let sections: Vec<&str> = page.split("\n## ").filter(|text| text.starts_with('P')).collect();
+    assert_eq!(sections.len(), 8, "P1 to P8");
+    for section in sections {
+        let title = section.lines().next().unwrap();
+        let is_told = |word: &str| section.to_lowercase().contains(word);
+        assert!(is_told("adopt"), "{title} says nothing of adopt mode");
+        assert!(is_told("rescued system"), "{title} says nothing of rescued systems");
+    }
+}
+
 /// docs/guarantees.md names exactly the planted bugs of the simulation.
 #[test]
 fn the_guarantees_name_exactly_the_planted_bugs() {
@@ -171,4 +199,49 @@ fn is_bug(word: &str) -> bool {
         && capitals >= 2
         && capitals < word.len() / 2
         && word.starts_with(|c: char| c.is_ascii_uppercase())
+}
+
+/// Abbreviated hashes: hexadecimal, with a digit and a letter, so that it is neither a number nor a word.
+fn is_commit(word: &str) -> bool {
+    let is_hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    (7..=40).contains(&word.len())
+        && word.chars().all(is_hex)
+        && word.contains(|c: char| c.is_ascii_digit())
+        && word.contains(|c: char| c.is_ascii_lowercase())
+}
+
+fn git(args: &[&str]) -> Option<String> {
+    let output = std::process::Command::new("git").arg("-C").arg(root("")).args(args).output();
+    let output = output.ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Those of them that are no commits of this checkout's history; `None` if it has no whole history to look at.
+fn unknown_commits(named: &BTreeSet<String>) -> Option<Vec<String>> {
+    if git(&["rev-parse", "--is-shallow-repository"])? != "false" {
+        return None;
+    }
+    let is_known =
+        |hash: &&String| git(&["merge-base", "--is-ancestor", hash.as_str(), "HEAD"]).is_some();
+    Some(named.iter().filter(|hash| !is_known(hash)).cloned().collect())
+}
+
+/// A figure is only worth something if one can find what it was measured with.
+#[test]
+fn every_commit_that_the_docs_name_is_in_the_history() {
+    let mut named = BTreeSet::new();
+    for page in files(&root("docs"), ".md") {
+        let text = std::fs::read_to_string(page).unwrap();
+        named.extend(words(&text).into_iter().filter(|word| is_commit(word)));
+    }
+    assert!(named.len() >= 3, "hardly any commit was found: {named:?}");
+    match unknown_commits(&named) {
+        None => eprintln!(
+            "NOT CHECKED: this checkout has no whole history, so nobody knows whether {named:?} are in it \
+             (git fetch --unshallow)"
+        ),
+        Some(unknown) => assert_eq!(unknown, [""; 0], "no commits of this history"),
+    }
+    let made_up = BTreeSet::from(["0123abc".to_owned()]);
+    assert!(unknown_commits(&made_up).is_none_or(|unknown| unknown == ["0123abc"]));
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use crate::support::{Answer, run};
 use async_trait::async_trait;
-use axum::ServiceExt;
 use lapsed_cli::backend::{Backend, LocalBackend};
 use lapsed_core::clock::SystemClock;
 use lapsed_core::reconcile::{Healed, IndexChange, Reconcile, Reconciled};
@@ -19,7 +18,8 @@ use lapsed_embedded::Embedded;
 use lapsed_server::api;
 use lapsed_server::config::Overrides;
 use lapsed_server::config::common::SystemSettings;
-use lapsed_server::http::{App, Outward};
+use lapsed_server::connections::{self, WriteTimeoutListener};
+use lapsed_server::http::{App, OutboundServices};
 use lapsed_server::metrics::Metrics;
 use lapsed_server::node::{
     BuildContext, BuiltSystem, Config, OpenSystems, ReconcileOrder, SystemPlan,
@@ -130,13 +130,16 @@ fn serve(data: PathBuf) -> (String, tokio::runtime::Runtime) {
         let metrics = Arc::new(Metrics::new(clock.clone(), Vec::new()));
         let node = OpenSystems::open(&config, clock, metrics.clone()).unwrap();
         let (stopper, stop) = StopSignal::channel();
-        let (app, idle) =
-            App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
+        let outward = OutboundServices::default();
+        let (app, idle) = App::new(Arc::new(node), metrics, outward, &config.server, stop.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
+        let gate = api::service(app);
+        let listener = WriteTimeoutListener::new(listener, config.server.write_timeout);
+        let serving = connections::serve(listener, move |peer, cut| gate.facing(peer, cut), stop);
         tokio::spawn(async move {
             let kept = (stopper, idle);
-            axum::serve(listener, api::service(app).into_make_service()).await.unwrap();
+            serving.await.unwrap().unwrap();
             drop(kept);
         });
         url

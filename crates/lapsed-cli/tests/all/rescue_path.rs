@@ -15,6 +15,7 @@ lapsed_testbed::steady_tests! {
     the_path_of_a_new_user_with_rq,
     the_path_of_a_new_user_with_bullmq,
     the_path_of_a_new_user_with_celery,
+    the_configuration_of_a_gem_that_was_found_is_written_and_valid,
 }
 
 /// A busy machine may take long to start an interpreter.
@@ -153,4 +154,31 @@ fn the_path_of_a_new_user_with_bullmq() {
 
 fn the_path_of_a_new_user_with_celery() {
     walk("celery", "celery_worker.py", 90);
+}
+
+/// The gem registers its requests itself: its keys as it writes them.
+fn the_configuration_of_a_gem_that_was_found_is_written_and_valid() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let mut connection = RespConnection::open(server.port(), LIMIT).unwrap();
+    let job = r#"{"class":"Job","args":[],"queue":"mails","jid":"a"}"#;
+    for command in [
+        ["ZADD", "sidekiq:async_http:inflight_index", "1794926640000", "vm:1:ab/r-1"],
+        ["HSET", "sidekiq:async_http:inflight_jobs", "vm:1:ab/r-1", job],
+    ] {
+        connection.call(&command).unwrap();
+    }
+    let found = run(&["detect", &server.url(), "--json"]).json()["found"].clone();
+    let one = &found[0];
+    assert_eq!(
+        (found.as_array().unwrap().len(), &one["preset"]),
+        (1, &"sidekiq-async-http".into())
+    );
+    assert_eq!((&one["orphans"], &one["queues"][0]), (&1.into(), &"mails".into()), "{one}");
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("lapsed.toml").display().to_string();
+    let written = run(&["init", "--from", &server.url(), "-o", &config]);
+    assert_eq!(written.code, 0, "{written:?}");
+    let checked = run(&["check", "-c", &config]);
+    assert_eq!(checked.code, 0, "{checked:?}");
+    assert!(checked.out.contains("sidekiq:async_http:inflight_index"), "{checked:?}");
 }

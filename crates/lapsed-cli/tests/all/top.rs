@@ -6,13 +6,13 @@ use std::process::Command;
 use crate::support::{Daemon, Home, lapsed, run, until};
 
 /// A terminal of 100 by 30 of a server of its own.
-struct Screen {
+pub struct Screen {
     socket: String,
 }
 
 impl Screen {
     /// A shell in it; none where there is no tmux.
-    fn open(dir: &std::path::Path) -> Option<Screen> {
+    pub fn open(dir: &std::path::Path) -> Option<Screen> {
         let socket = dir.join("tmux").display().to_string();
         let screen = Screen { socket };
         let args = ["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30"];
@@ -40,7 +40,7 @@ impl Screen {
         command
     }
 
-    fn press(&self, keys: &[&str]) {
+    pub fn press(&self, keys: &[&str]) {
         let told = self.command(&[&["send-keys"], keys].concat()).status().unwrap();
         assert!(told.success());
     }
@@ -59,7 +59,7 @@ impl Screen {
     }
 
     #[track_caller]
-    fn until_shows(&self, text: &str) -> String {
+    pub fn until_shows(&self, text: &str) -> String {
         until(&format!("the terminal to show {text:?}"), || {
             let picture = self.shows();
             picture.contains(text).then_some(picture)

@@ -35,7 +35,7 @@ fn a_brake_is_held_and_overridden() {
         until_pressed(page, "hold").await;
         assert_eq!(setting(&daemon), "hold");
         page.until_said(&format!("{CARD} .chip"), "held").await;
-        page.until_said("#glance", "1 brake holds").await;
+        page.until_said("#headline", "1 brake holds").await;
 
         page.click(&format!("{CARD} [data-action=override]")).await;
         page.click("dialog [data-answer=no]").await;
@@ -51,7 +51,7 @@ fn a_brake_is_held_and_overridden() {
         page.click(&format!("{CARD} [data-action=auto]")).await;
         until_pressed(page, "auto").await;
         assert_eq!(setting(&daemon), "auto");
-        page.until_said("#glance", "All is well").await;
+        page.until_said("#headline", "All is well").await;
     });
 }
 

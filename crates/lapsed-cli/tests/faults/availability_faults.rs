@@ -83,7 +83,7 @@ fn story(name: &str, persistence: Persistence, fault: fn(&World) -> Vec<u64>) {
             (online.parse::<usize>().unwrap() >= driver.providers()).then_some(())
         });
         let heals = fault(&world);
-        running.calm_down();
+        running.end_faults();
         let observed = settle(name, &world, &driver);
         let mut history = running.end();
         history.heals_us = heals;

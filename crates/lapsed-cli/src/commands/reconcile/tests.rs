@@ -19,6 +19,7 @@ fn done(dry_run: bool, added: u64, next: Option<&str>) -> Reconciliation {
             left: BTreeMap::from([("active".to_owned(), 1_000 - added)]),
             agree: added == 0,
             finished: next.is_none(),
+            subject: None,
             next: next.map(|text| Cursor(Some(text.to_owned()))),
             took_ms: 12,
         },

@@ -69,15 +69,15 @@ impl JobsBackend for LocalBackend {
     fn put_back(&self, system: &SystemId, id: &str, end: QueueEnd) -> Result<bool, Failure> {
         let id = Name::new(id)?;
         let work = self.inflight(system)?.put_back(&id, end);
-        let told = |found: &bool| audit::outcome(*found, "queued");
-        self.audited(self.live(system)?, ("dead put_back", &id), work, told)
+        let outcome = |found: &bool| audit::outcome(*found, "queued");
+        self.audited(self.live(system)?, ("dead put_back", &id), work, outcome)
     }
 
     fn delete_dead(&self, system: &SystemId, id: &str) -> Result<bool, Failure> {
         let id = Name::new(id)?;
         let work = self.inflight(system)?.delete(&id);
-        let told = |found: &bool| audit::outcome(*found, "deleted");
-        self.audited(self.live(system)?, ("dead delete", &id), work, told)
+        let outcome = |found: &bool| audit::outcome(*found, "deleted");
+        self.audited(self.live(system)?, ("dead delete", &id), work, outcome)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `lapsed lease`: acquires, renews, releases and lists leases.
 
-mod keeper;
+mod renewer;
 mod run;
 
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl RemoteBackend {
             Ok(answer) => Ok(Fenced::Done(read(answer)?)),
             Err(problem) => {
                 let loss: Result<Loss, _> = serde_json::from_value(problem);
-                loss.map(Fenced::Lost).map_err(|error| senseless(&error))
+                loss.map(Fenced::Lost).map_err(|error| unreadable_answer(&error))
             }
         }
     }
@@ -67,7 +67,7 @@ impl RemoteBackend {
     }
 }
 
-fn senseless(error: &serde_json::Error) -> Failure {
+fn unreadable_answer(error: &serde_json::Error) -> Failure {
     Failure::failed(format!("the daemon's answer makes no sense: {error}"))
 }
 
@@ -82,7 +82,7 @@ fn holder(problem: &Value) -> Result<Grant, Failure> {
         "deadline_ms": problem["deadline_ms"],
         "now_ms": problem["now_ms"],
     });
-    serde_json::from_value(grant).map_err(|error| senseless(&error))
+    serde_json::from_value(grant).map_err(|error| unreadable_answer(&error))
 }
 
 impl LeaseBackend for RemoteBackend {

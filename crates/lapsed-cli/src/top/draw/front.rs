@@ -117,7 +117,7 @@ pub fn foot(frame: &mut Frame<'_>, area: Rect, model: &TopModel, theme: Theme) {
         ),
         _ => match &model.message {
             Some(message) => Line::styled(visible(message), BOLD),
-            None => Line::styled(KEYS, theme.faint()),
+            None => Line::styled(KEYS, theme.dim()),
         },
     };
     frame.render_widget(Paragraph::new(line), area);

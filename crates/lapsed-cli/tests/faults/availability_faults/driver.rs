@@ -196,7 +196,7 @@ impl Driver {
 
 impl Running<'_> {
     /// Nothing is changed any more; those who beat go on.
-    pub fn calm_down(&mut self) {
+    pub fn end_faults(&mut self) {
         self.driver.calm.store(true, Ordering::SeqCst);
         for one in self.mutators.drain(..) {
             self.history.merge(one.join().unwrap());
@@ -205,7 +205,7 @@ impl Running<'_> {
 
     /// Stops all threads and returns their history.
     pub fn end(mut self) -> History {
-        self.calm_down();
+        self.end_faults();
         self.driver.over.store(true, Ordering::SeqCst);
         for one in std::mem::take(&mut self.others) {
             self.history.merge(one.join().unwrap());

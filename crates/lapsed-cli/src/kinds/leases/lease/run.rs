@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-use super::keeper::Keeper;
+use super::renewer::LeaseRenewer;
 use super::{HELD, LOST, held, host, key, of_leases, request, time, wait};
 use crate::backend;
 use crate::kinds::leases::args::{LeaseChild, Run};
@@ -115,7 +115,7 @@ impl Held {
     fn run(self, backend: &dyn LeaseBackend, args: &Run, grace: Duration) -> Result<u8, Failure> {
         let ticket = self.grant.ticket();
         let ttl = Duration::from_millis(self.grant.ttl_ms);
-        let keeper = Keeper {
+        let renewer = LeaseRenewer {
             backend,
             clock: &self.clock,
             system: &self.system,
@@ -128,11 +128,11 @@ impl Held {
         let (end, ended) = oneshot::channel();
         let signals = listen(tell.clone(), ended)?;
         let code = std::thread::scope(|scope| {
-            let keeper = &keeper;
-            scope.spawn(move || keeper.renew(&stopped, &tell));
+            let renewer = &renewer;
+            scope.spawn(move || renewer.renew(&stopped, &tell));
             // This thread must start the command: the kernel ties the death signal to the thread that forks.
             let code = self.start(args).and_then(|child| {
-                RunningCommand { child, keeper, grace, ending: None }.watch(&events)
+                RunningCommand { child, renewer, grace, ending: None }.watch(&events)
             });
             drop(stop);
             code
@@ -170,7 +170,7 @@ impl Held {
 /// The running command, which is ended when its lease is lost.
 struct RunningCommand<'k> {
     child: Child,
-    keeper: &'k Keeper<'k>,
+    renewer: &'k LeaseRenewer<'k>,
     grace: Duration,
     /// When the command is killed, if it already got SIGTERM because of the lease.
     ending: Option<Instant>,
@@ -200,11 +200,11 @@ impl RunningCommand<'_> {
     /// How long renewals may still be unanswered before the command gets SIGTERM, so that it has ended when this
     /// process can no longer rely on the lease.
     fn time_until_end(&self) -> Duration {
-        self.keeper.trusted_for().saturating_sub(self.last_grace())
+        self.renewer.trusted_for().saturating_sub(self.last_grace())
     }
 
     fn last_grace(&self) -> Duration {
-        self.grace.min(self.keeper.ttl / 3)
+        self.grace.min(self.renewer.ttl / 3)
     }
 
     fn end_if_due(&mut self) {
@@ -212,7 +212,7 @@ impl RunningCommand<'_> {
             Some(until) if Instant::now() >= until => self.send(Signal::KILL),
             Some(_) => {}
             None if self.time_until_end().is_zero() => {
-                let left = self.keeper.trusted_for().min(self.last_grace());
+                let left = self.renewer.trusted_for().min(self.last_grace());
                 self.end("no renewal was answered for too long", left);
             }
             None => {}
@@ -223,7 +223,7 @@ impl RunningCommand<'_> {
         if self.ending.is_some() {
             return;
         }
-        let key = &self.keeper.ticket.key;
+        let key = &self.renewer.ticket.key;
         tracing::error!(%key, "the lease is lost: {why}; ending the command");
         self.ending = Some(Instant::now() + grace);
         self.send(Signal::TERM);

@@ -19,7 +19,7 @@ const JITTER: f64 = 0.1;
 const LIMIT_MIN: Duration = Duration::from_millis(500);
 
 /// A lease that is being renewed.
-pub struct Keeper<'k> {
+pub struct LeaseRenewer<'k> {
     pub backend: &'k dyn LeaseBackend,
     pub clock: &'k dyn Clock,
     pub system: &'k SystemId,
@@ -28,7 +28,7 @@ pub struct Keeper<'k> {
     pub trust: Mutex<TrustedDeadline>,
 }
 
-impl Keeper<'_> {
+impl LeaseRenewer<'_> {
     /// How long this process can still rely on holding the lease without another renewal.
     pub fn trusted_for(&self) -> Duration {
         self.trust().left(self.clock)
