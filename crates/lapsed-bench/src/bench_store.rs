@@ -28,6 +28,7 @@ pub struct BenchStore {
     dir: PathBuf,
     pub owners: usize,
     pub each: usize,
+    ttl_ms: u64,
 }
 
 pub struct OpenedRegistry {
@@ -37,11 +38,23 @@ pub struct OpenedRegistry {
 
 impl BenchStore {
     pub fn create(runtime: &Runtime, dir: PathBuf, owners: usize, each: usize) -> Result<Self> {
+        let ttl = Duration::from_millis(LONG_MS);
+        Self::create_mortal(runtime, dir, owners, each, ttl)
+    }
+
+    /// The same with owners whose heartbeats last for `ttl`. No sweep runs while it is filled.
+    pub fn create_mortal(
+        runtime: &Runtime,
+        dir: PathBuf,
+        owners: usize,
+        each: usize,
+        ttl: Duration,
+    ) -> Result<Self> {
         progress(format!(
             "registering {} entries: {owners} owners hold {each} each",
             owners * each
         ));
-        let store = BenchStore { dir, owners, each };
+        let store = BenchStore { dir, owners, each, ttl_ms: ttl.as_millis() as u64 };
         let open = store.open()?;
         let numbers: Vec<usize> = (0..owners).collect();
         for some in numbers.chunks(AT_ONCE.min(AT_ONCE * 10 / each).max(1)) {
@@ -54,7 +67,7 @@ impl BenchStore {
     /// Starts those owners and registers what they hold.
     async fn settle(&self, open: &OpenedRegistry, owners: &[usize]) -> Result<()> {
         let names: Vec<Name> = owners.iter().map(|i| owner(*i)).collect();
-        let beats = try_join_all(names.iter().map(|n| open.registry.start(n, LONG_MS))).await?;
+        let beats = try_join_all(names.iter().map(|n| open.registry.start(n, self.ttl_ms))).await?;
         let lives = names.into_iter().zip(beats).map(|(n, beat)| Claim::exact(n, beat.incarnation));
         let claims: Vec<Claim> = lives.collect();
         let keys: Vec<Vec<Name>> = owners.iter().map(|i| self.keys_of(*i)).collect();
@@ -85,7 +98,7 @@ impl BenchStore {
     /// The same in another folder.
     pub fn copy(&self, dir: PathBuf) -> Result<BenchStore> {
         std::fs::create_dir_all(&dir)?;
-        let copy = BenchStore { dir, owners: self.owners, each: self.each };
+        let copy = BenchStore { dir, owners: self.owners, each: self.each, ttl_ms: self.ttl_ms };
         std::fs::copy(self.file(), copy.file()).context("copying the store")?;
         // What the copy left for the disk to do is not to be done during the first commit.
         std::fs::File::open(copy.file())?.sync_all()?;

@@ -93,11 +93,11 @@ impl HttpBenchServer {
 
     /// Connects as soon as it listens.
     pub fn connect(&self, bench: &Bench) -> Result<HttpLoad> {
-        let patience = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             match bench.runtime.block_on(HttpLoad::connect(self.address, CONNECTIONS)) {
                 Ok(load) => return Ok(load),
-                Err(error) if Instant::now() > patience => {
+                Err(error) if Instant::now() > deadline => {
                     bail!("the server does not listen on {}: {error}", self.address)
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),

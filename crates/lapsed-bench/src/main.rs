@@ -8,6 +8,7 @@ mod beat_cost;
 mod beats;
 mod bench;
 mod bench_store;
+mod deaths;
 mod events;
 mod http;
 mod http_load;
@@ -68,6 +69,7 @@ enum Name {
     Flat,
     Register,
     Pass,
+    Deaths,
     Http,
     Events,
     Size,
@@ -89,6 +91,7 @@ impl Name {
             Name::Flat => beat_cost::NAME,
             Name::Register => register::NAME,
             Name::Pass => pass::NAME,
+            Name::Deaths => deaths::NAME,
             Name::Http => http::NAME,
             Name::Events => events::NAME,
             Name::Size => size::NAME,
@@ -110,6 +113,7 @@ impl Name {
             Name::Flat => beat_cost::run(bench, table),
             Name::Register => register::run(bench, table),
             Name::Pass => pass::run(bench, table),
+            Name::Deaths => deaths::run(bench, table),
             Name::Http => http::run(bench, table),
             Name::Events => events::run(bench, table),
             Name::Size => size::run(bench, table),

@@ -102,9 +102,9 @@ impl PassBench {
 
     /// Evicts what an interrupted pass has left.
     async fn clear(&self) -> Result<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while self.open.registry.census().await?.suspects > 0 {
-            ensure!(Instant::now() < patience, "what is left is not evicted");
+            ensure!(Instant::now() < deadline, "what is left is not evicted");
             tokio::time::sleep(Duration::from_millis(100)).await;
             self.pass().await;
         }
@@ -127,14 +127,14 @@ impl PassBench {
 
     /// Past its deadline, and past the grace that the store gives after it was busy for long.
     async fn wait_until_dead(&self, dying: usize) -> Result<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let census = self.open.registry.census().await?;
             let spared = census.now_ms < census.back_ms + THRESHOLD.as_millis() as u64;
             if census.suspects == dying as u64 && !spared {
                 return Ok(());
             }
-            ensure!(Instant::now() < patience, "it does not die: {census:?}");
+            ensure!(Instant::now() < deadline, "it does not die: {census:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn medians() {
+    fn a_median_is_the_middle_value_or_the_mean_of_the_two_middle_values() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
     }

@@ -215,9 +215,9 @@ impl DemoRun {
         what: &str,
         mut done: impl FnMut(&mut DemoRun) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let patience = Instant::now() + Duration::from_secs(120);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !done(self)? {
-            if Instant::now() > patience {
+            if Instant::now() > deadline {
                 return Err(Failure::failed(format!(
                     "two minutes have passed and not yet: {what}"
                 )));

@@ -143,8 +143,8 @@ impl DemoDaemon {
     /// Asks the daemon to drain, and waits up to 10 s until it has ended.
     pub fn stop(&mut self) {
         let _ = self.process.signal(Signal::TERM);
-        let patience = Instant::now() + Duration::from_secs(10);
-        while !self.has_ended() && Instant::now() < patience {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.has_ended() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
     }

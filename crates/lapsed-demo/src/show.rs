@@ -46,7 +46,7 @@ pub fn run(listen: Option<&str>, token: Option<&str>) -> Result<(), Failure> {
     let (listen, taken) = place(listen)?;
     let folder = Folder::make()?;
     let mut daemon = DemoDaemon::start(&folder, &config::text(&folder, &listen), token)?;
-    greet(daemon.url(), taken)?;
+    print_addresses(daemon.url(), taken)?;
     let mut show = Show::new(daemon.url(), token);
     let played = show.play(&ending);
     let ended = daemon.has_ended();
@@ -74,7 +74,7 @@ fn place(listen: Option<&str>) -> Result<(String, bool), Failure> {
     }
 }
 
-fn greet(url: &str, taken: bool) -> Result<(), Failure> {
+fn print_addresses(url: &str, taken: bool) -> Result<(), Failure> {
     print::line(&format!("listening on {url}"))?;
     if taken {
         print::lines(&format!(
@@ -135,7 +135,7 @@ impl Show {
 
     fn step(&mut self) -> Result<(), Failure> {
         let now = Instant::now();
-        for line in self.actors.tend(now)? {
+        for line in self.actors.advance(now)? {
             self.say(&line)?;
         }
         if now >= self.next_job_at {

@@ -11,20 +11,19 @@ use lapsed_core::clock::SystemClock;
 use lapsed_core::schedule::{StopHandle, StopSignal};
 use lapsed_server::api::{self, RequestGate};
 use lapsed_server::config::Overrides;
-use lapsed_server::http::{App, Outward};
+use lapsed_server::http::{App, OutboundServices};
 use lapsed_server::metrics::Metrics;
 use lapsed_server::node::{Config, OpenSystems};
 use lapsed_server::systems;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
-use tower_service::Service;
 
 /// The time limit of one request: some operations wait for as long as they are asked to.
 const REQUEST_LIMIT: Duration = Duration::from_millis(50);
 
 struct FuzzServer {
     runtime: Runtime,
-    front: RequestGate,
+    gate: RequestGate,
     _dir: TempDir,
     _stopper: StopHandle,
 }
@@ -39,10 +38,9 @@ pub(crate) fn send(request: Option<Request>) {
     let Some(request) = request else { return };
     static SERVER: OnceLock<FuzzServer> = OnceLock::new();
     let server = SERVER.get_or_init(open);
-    let mut front = server.front.clone();
     let answer = server
         .runtime
-        .block_on(async { tokio::time::timeout(REQUEST_LIMIT, front.call(request)).await });
+        .block_on(async { tokio::time::timeout(REQUEST_LIMIT, server.gate.answer(request)).await });
     if let Ok(Ok(answer)) = answer {
         assert_ne!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "a fault of lapsed's own");
     }
@@ -71,8 +69,9 @@ fn open() -> FuzzServer {
     let inside = runtime.enter();
     let node = OpenSystems::open(&config, clock, metrics.clone()).expect("a fresh store opens");
     let (stopper, stop) = StopSignal::channel();
-    let (app, _idle) = App::new(Arc::new(node), metrics, Outward::default(), &config.server, stop);
-    let front = api::service(app);
+    let (app, _idle) =
+        App::new(Arc::new(node), metrics, OutboundServices::default(), &config.server, stop);
+    let gate = api::service(app);
     drop(inside);
-    FuzzServer { runtime, front, _dir: dir, _stopper: stopper }
+    FuzzServer { runtime, gate, _dir: dir, _stopper: stopper }
 }

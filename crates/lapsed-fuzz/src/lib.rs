@@ -17,7 +17,7 @@ mod webhook;
 /// One thing that is read.
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzTarget {
-    /// As its folder in the corpus is called.
+    /// The name of the target, which is also its folder in the corpus.
     pub name: &'static str,
     /// Reads it; panics if something is wrong with lapsed.
     pub read: fn(&[u8]),

@@ -5,7 +5,7 @@
 pub struct FuzzRandom(u64);
 
 impl FuzzRandom {
-    /// The same seed, the same chance.
+    /// A generator that returns the same numbers for the same seed.
     pub fn new(seed: u64) -> FuzzRandom {
         FuzzRandom(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
@@ -23,7 +23,7 @@ impl FuzzRandom {
     }
 }
 
-/// What breaks those who read numbers and text.
+/// Values at which readers of numbers and text often fail.
 const TRICKY: [&[u8]; 10] = [
     b"18446744073709551615",
     b"-1",

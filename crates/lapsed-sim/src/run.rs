@@ -106,7 +106,7 @@ async fn run_phases(context: &Arc<RunContext>) {
     tokio::time::sleep(Duration::from_millis(context.scenario.span_ms)).await;
     context.stop_activity();
     let _ = chaos.await;
-    calm_down(context);
+    end_faults(context);
     tokio::time::sleep(Duration::from_millis(SETTLE_MS)).await;
     context.world.check(all_reclaimed(context));
     stop_sweepers(context).await;
@@ -126,7 +126,7 @@ async fn audit(context: Arc<RunContext>) {
 }
 
 /// Ends all faults: mends connections, opens the store, releases the brake.
-fn calm_down(context: &RunContext) {
+fn end_faults(context: &RunContext) {
     context.world.set_faults(NetworkFaults::CALM);
     chaos::open(context);
     context.world.sim().disk.set_sync_fault(None);

@@ -107,7 +107,7 @@ fn serve(client: &TcpStream, shared: &Arc<Shared>) -> TestbedResult<()> {
     server.set_nodelay(true)?;
     let number = shared.next.fetch_add(1, Ordering::SeqCst);
     locked(&shared.links).insert(number, (client.try_clone()?, server.try_clone()?));
-    // Redirected meanwhile: whoever was let in before it was noted is sent away.
+    // The proxy was redirected meanwhile: a client that was let in before is disconnected.
     if shared.upstream.load(Ordering::SeqCst) == upstream {
         thread::scope(|scope| {
             scope.spawn(|| {

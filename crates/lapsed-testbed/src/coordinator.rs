@@ -91,7 +91,7 @@ impl Coordinator {
     fn etcd(&self) -> TestbedResult<Command> {
         let url = |port: &Port| format!("http://127.0.0.1:{}", port.number());
         let (clients, peers) = (url(&self.client), url(&self.peers));
-        let mut command = spawner::mortal(&paths::etcd()?)?;
+        let mut command = spawner::dies_with_parent(&paths::etcd()?)?;
         command.args(["--name", "alone", "--log-level", "error", "--data-dir"]);
         command.arg(self.dir.join("data"));
         command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
@@ -109,7 +109,7 @@ impl Coordinator {
             self.port(),
         );
         fs::write(&config, text)?;
-        let mut command = spawner::mortal(&paths::java()?)?;
+        let mut command = spawner::dies_with_parent(&paths::java()?)?;
         command.arg("-cp").arg(paths::zookeeper_jar()?);
         command.arg("org.apache.zookeeper.server.ZooKeeperServerMain").arg(config);
         Ok(command)

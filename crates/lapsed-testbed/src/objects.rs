@@ -172,14 +172,14 @@ impl ObjectServer {
     fn command(&self) -> TestbedResult<Command> {
         let port = self.port().to_string();
         let node = |script: &str| {
-            let mut command = spawner::mortal(&paths::node()?)?;
+            let mut command = spawner::dies_with_parent(&paths::node()?)?;
             command.arg(paths::node_modules()?.join(script));
             Ok::<_, TestbedError>(command)
         };
         match self.engine {
             ObjectEngine::Seaweed => self.seaweed(),
             ObjectEngine::Moto => {
-                let mut command = spawner::mortal(&paths::python()?)?;
+                let mut command = spawner::dies_with_parent(&paths::python()?)?;
                 command.args(["-c", MOTO, &port]);
                 Ok(command)
             }
@@ -207,7 +207,7 @@ impl ObjectServer {
         let credentials = format!(r#"[{{"accessKey":"{key}","secretKey":"{secret}"}}]"#);
         let who = format!(r#"{{"name":"test","credentials":{credentials},"actions":{may}}}"#);
         fs::write(&config, format!(r#"{{"identities":[{who}]}}"#))?;
-        let mut command = spawner::mortal(&paths::weed()?)?;
+        let mut command = spawner::dies_with_parent(&paths::seaweed()?)?;
         // It leaves sockets there.
         command.env("TMPDIR", self.dir.path());
         command.args(["-logtostderr=true", "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]);
@@ -245,7 +245,7 @@ impl ObjectServer {
             ObjectEngine::Seaweed => {
                 let filer = self.ports[3].number();
                 let made = http_call(filer, "POST", &format!("/buckets{path}/"), &[], CALL_LIMIT)?;
-                // S3 itself is the last to be ready, and says no to whoever does not sign.
+                // S3 itself is the last to be ready, and refuses requests without a signature.
                 let asked = call(self.port(), "GET", &path, &[])?;
                 if asked.status == 403 { made.status } else { 0 }
             }

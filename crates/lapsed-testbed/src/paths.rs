@@ -36,7 +36,7 @@ pub fn psql() -> TestbedResult<PathBuf> {
 }
 
 /// SeaweedFS, all of it in one program.
-pub(crate) fn weed() -> TestbedResult<PathBuf> {
+pub(crate) fn seaweed() -> TestbedResult<PathBuf> {
     installed("bin/weed")
 }
 

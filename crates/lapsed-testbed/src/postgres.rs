@@ -228,7 +228,7 @@ impl PostgresServer {
     /// server is an `Err` with its words.
     pub fn sql(&self, database: &str, sql: &str) -> TestbedResult<String> {
         let (said, complaint) = (tempfile::NamedTempFile::new()?, tempfile::NamedTempFile::new()?);
-        let mut command = spawner::mortal(&paths::psql()?)?;
+        let mut command = spawner::dies_with_parent(&paths::psql()?)?;
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql]);
         command.arg(self.url(database)).env_remove("PGOPTIONS");
         command.stdin(Stdio::null()).stdout(said.reopen()?).stderr(complaint.reopen()?);

@@ -27,7 +27,7 @@ impl Program {
     /// Starts it; `prepare` gives it its arguments, environment and folder. What it says on stderr
     /// is seen where the test's own words are.
     pub fn start(program: &Path, prepare: impl FnOnce(&mut Command)) -> TestbedResult<Self> {
-        let mut command = spawner::mortal(program)?;
+        let mut command = spawner::dies_with_parent(program)?;
         prepare(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let name = words(&command);
@@ -102,7 +102,7 @@ impl Program {
 fn forward(output: ChildStdout, lines: &Sender<String>) {
     for line in BufReader::new(output).lines() {
         match line {
-            // Whoever went away still must not block it: read on.
+            // A receiver that went away must not block the program: keep reading.
             Ok(line) => drop(lines.send(line)),
             Err(_) => return,
         }

@@ -53,7 +53,7 @@ impl Prometheus {
         fs::write(dir.join("prometheus.yml"), config)?;
         let log_path = dir.join("log");
         let log = OpenOptions::new().create(true).append(true).open(&log_path)?;
-        let mut command = spawner::mortal(&paths::prometheus()?)?;
+        let mut command = spawner::dies_with_parent(&paths::prometheus()?)?;
         command.arg("--config.file=prometheus.yml").arg("--storage.tsdb.path=data");
         command.arg(format!("--web.listen-address=127.0.0.1:{}", self.port.number()));
         command.current_dir(dir).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

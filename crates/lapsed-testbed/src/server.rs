@@ -247,9 +247,9 @@ impl RedisServer {
         let log = OpenOptions::new().create(true).append(true).open(self.log_file())?;
         let program = self.options.engine.program()?;
         let mut command = match &self.options.clock {
-            None => spawner::mortal(&program)?,
+            None => spawner::dies_with_parent(&program)?,
             Some(clock) => {
-                let mut command = spawner::mortal(Path::new(ENV))?;
+                let mut command = spawner::dies_with_parent(Path::new(ENV))?;
                 command.args(clock.arguments(&program)?);
                 command
             }

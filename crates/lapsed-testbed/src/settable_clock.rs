@@ -53,7 +53,7 @@ impl SettableClock {
         Ok(clock)
     }
 
-    /// A clock that is ahead of this machine's by so many seconds, or behind it.
+    /// A clock that is `seconds` ahead of this machine's, or behind it if that is negative.
     pub fn ahead_by(seconds: i64) -> TestbedResult<Self> {
         let clock = Self::standing_at(0)?;
         clock.write(&format!("{seconds:+}"))?;

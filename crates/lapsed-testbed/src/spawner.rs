@@ -18,12 +18,15 @@ type Order = (Command, Sender<io::Result<Child>>);
 
 /// `program` as it must be started to die with this process. `setpriv` turns into the program, so
 /// the child's pid is the program's.
-pub(crate) fn mortal(program: &Path) -> TestbedResult<Command> {
-    mortal_with(&[], program)
+pub(crate) fn dies_with_parent(program: &Path) -> TestbedResult<Command> {
+    dies_with_parent_and(&[], program)
 }
 
-/// The same, with more for `setpriv` to do.
-pub(crate) fn mortal_with(arguments: &[OsString], program: &Path) -> TestbedResult<Command> {
+/// Like [`dies_with_parent`], with further arguments for `setpriv`.
+pub(crate) fn dies_with_parent_and(
+    arguments: &[OsString],
+    program: &Path,
+) -> TestbedResult<Command> {
     let mut command = Command::new(paths::setpriv()?);
     command.args(arguments).args(["--pdeathsig", "KILL", "--"]).arg(program);
     Ok(command)

@@ -86,11 +86,11 @@ impl Daemons {
 impl Daemon {
     /// As soon as it listens, which it does once the mirror is seeded.
     async fn connect(&self) -> Result<HttpConnection> {
-        let patience = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             match HttpConnection::open(self.address).await {
                 Ok(connection) => return Ok(connection),
-                Err(error) if Instant::now() > patience => {
+                Err(error) if Instant::now() > deadline => {
                     bail!("the daemon does not listen on {}: {error}", self.address)
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,

@@ -53,10 +53,10 @@ pub async fn compare(
         let before = worlds.map(|world| site.statements(world).len());
         let began = Instant::now();
         tokio::time::sleep(watched).await;
-        let patience = began + 2 * watched;
+        let deadline = began + 2 * watched;
         while bench.sizes.is_whole
             && !is_compared(&site.statements(&led)[before[1]..])
-            && Instant::now() < patience
+            && Instant::now() < deadline
         {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -165,14 +165,14 @@ impl Etcd {
 
     async fn until_gone(&self, leases: usize) -> Result<DrainTime> {
         let mut watched = RemainingCounts::new(leases);
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let left = self.count().await?;
             watched.saw(left);
             if left == 0 {
                 return watched.result().context("they went at once");
             }
-            ensure!(Instant::now() < patience, "{left} of {leases} are still there");
+            ensure!(Instant::now() < deadline, "{left} of {leases} are still there");
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

@@ -185,26 +185,26 @@ impl LapsedLeases {
     }
 
     async fn until_over(&self, leases: usize) -> Result<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let census = self.leases.census().await?;
             if census.suspects == leases as u64 {
                 return Ok(());
             }
-            ensure!(Instant::now() < patience, "they do not expire: {census:?}");
+            ensure!(Instant::now() < deadline, "they do not expire: {census:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Clears what an interrupted pass has left.
     async fn clear(&self) -> Result<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let census = self.leases.census().await?;
             if census.suspects + census.orphans_spared == 0 {
                 return Ok(());
             }
-            ensure!(Instant::now() < patience, "what is left is not cleared: {census:?}");
+            ensure!(Instant::now() < deadline, "what is left is not cleared: {census:?}");
             let (_stopper, stop) = StopSignal::channel();
             self.sweeper.pass(PassMode::Reclaim, 0, &stop).await;
             tokio::time::sleep(Duration::from_millis(100)).await;

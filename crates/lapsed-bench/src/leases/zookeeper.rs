@@ -76,7 +76,7 @@ impl ZooKeeper {
         all: usize,
         running: &mut JoinSet<Result<()>>,
     ) -> Result<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(early) = running.try_join_next() {
                 early?.context("a session")?;
@@ -85,21 +85,21 @@ impl ZooKeeper {
             if there == all {
                 return Ok(());
             }
-            ensure!(Instant::now() < patience, "of {all} nodes there are only {there}");
+            ensure!(Instant::now() < deadline, "of {all} nodes there are only {there}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
     async fn until_gone(&self, watching: &mut Session, all: usize) -> Result<DrainTime> {
         let mut watched = RemainingCounts::new(all);
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let left = watching.children(PARENT).await?;
             watched.saw(left);
             if left == 0 {
                 return watched.result_without(BETWEEN_TICKS).context("they went at once");
             }
-            ensure!(Instant::now() < patience, "{left} of {all} are still there");
+            ensure!(Instant::now() < deadline, "{left} of {all} are still there");
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

@@ -77,14 +77,14 @@ async fn reclaim_all(place: &BenchRedis, due: usize) -> Result<f64> {
     registry.register(&claim, &keys?, TakePolicy::Always).await?;
     let sweeper = sweeper(place, Arc::new(registry.clone()));
     let (_stopper, stop) = StopSignal::channel();
-    let patience = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         sweeper.pass(PassMode::Reclaim, 0, &stop).await;
         let census = registry.census().await?;
         if census.population == 0 {
             return Ok(census.now_ms.saturating_sub(beat.deadline_ms) as f64 / 1e3);
         }
-        ensure!(Instant::now() < patience, "it does not go: {census:?}");
+        ensure!(Instant::now() < deadline, "it does not go: {census:?}");
         tokio::time::sleep(EVERY).await;
     }
 }

@@ -57,7 +57,7 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let mut scripts = (0.0, 0.0);
     for round in 0..=rounds + 1 {
         progress(format!("round {round} of {rounds}"));
-        // The last round is for whoever else uses the server; its probe takes part of the machine,
+        // The last round is for the other clients of the server; its probe takes part of the machine,
         // so what is timed is timed without it.
         let is_probed = round == rounds + 1;
         let probed = |waits: &mut Vec<f64>, probe: Option<Probe>| -> Result<()> {
@@ -186,13 +186,13 @@ fn id(name: &str) -> Result<SystemId> {
 /// Until the server has been there for longer than the thresholds used here.
 async fn settle(place: &BenchRedis) -> Result<()> {
     use lapsed_core::store::Store;
-    let patience = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         let info = place.ours.info().await?;
         if info.now_ms > info.back_ms + TTL.as_millis() as u64 + 1_000 {
             return Ok(());
         }
-        ensure!(Instant::now() < patience, "the server does not settle");
+        ensure!(Instant::now() < deadline, "the server does not settle");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -288,13 +288,13 @@ impl NativeBench {
         let keys: Result<Vec<Name>> =
             (0..dying).map(|i| Ok(Name::new(&format!("gone-{i}"))?)).collect();
         self.registry.register(&claim, &keys?, TakePolicy::Always).await?;
-        let patience = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let census = self.registry.census().await?;
             if census.suspects == dying as u64 && census.back_ms == 0 {
                 return Ok(());
             }
-            if Instant::now() > patience {
+            if Instant::now() > deadline {
                 bail!("it does not die: {census:?}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -175,14 +175,14 @@ impl BenchSessions {
             since_ms
         );
         place.fill(&lua, count).await?;
-        let patience = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             // Filling holds the server for long, which counts as an absence.
             let census = self.sessions.census().await?;
             if census.orphans == count as u64 && census.back_ms == 0 {
                 return Ok(());
             }
-            ensure!(Instant::now() < patience, "the orphans are not there: {census:?}");
+            ensure!(Instant::now() < deadline, "the orphans are not there: {census:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -106,7 +106,7 @@ impl ActorGroup {
     }
 
     /// Wakes processes that were frozen for long enough, fills empty slots, and returns what the processes printed.
-    pub fn tend(&mut self, now: Instant) -> Result<Vec<String>, Failure> {
+    pub fn advance(&mut self, now: Instant) -> Result<Vec<String>, Failure> {
         let mut lines = Vec::new();
         for index in 0..self.slots.len() {
             lines.extend(self.slots[index].heard());

@@ -124,7 +124,7 @@ impl Mirror for MirrorConnection {
             for beat in
                 beats.iter_mut().flatten().filter(|beat| **beat == MirrorBeat::PendingOffline)
             {
-                log.count("beats of the doomed");
+                log.count("beats of providers pending offline");
                 if is_hasty {
                     *beat = MirrorBeat::Told(ProviderBeat::Offline);
                 }

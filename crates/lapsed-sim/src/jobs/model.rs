@@ -231,13 +231,13 @@ impl JobModel {
 
     /// What those who are due, or have ended, hold.
     pub fn suspects(&self, now_ms: u64) -> BTreeSet<Name> {
-        let doomed = |incarnation: &u64| {
+        let is_dead = |incarnation: &u64| {
             self.incarnations
                 .get(incarnation)
                 .is_some_and(|l| l.ended.is_some() || self.is_due(l, now_ms))
         };
         let suspect = |(id, job): (&Name, &ModelJob)| match job.place {
-            ModelPlace::InFlight { incarnation, .. } if doomed(&incarnation) => Some(id.clone()),
+            ModelPlace::InFlight { incarnation, .. } if is_dead(&incarnation) => Some(id.clone()),
             _ => None,
         };
         self.jobs.iter().filter_map(suspect).collect()

@@ -201,10 +201,10 @@ impl Model {
                 false => expected_census.live += 1,
             }
         }
-        let doomed = |incarnation: &ModelIncarnation| {
+        let is_dead = |incarnation: &ModelIncarnation| {
             incarnation.ended.is_some() || self.due(incarnation) <= now
         };
-        let suspect = |incarnation: &u64| self.incarnations.get(incarnation).is_some_and(doomed);
+        let suspect = |incarnation: &u64| self.incarnations.get(incarnation).is_some_and(is_dead);
         expected_census.suspects =
             self.entries.values().filter(|held| suspect(&held.incarnation)).count() as u64;
         expected_census

@@ -88,8 +88,8 @@ impl SimSystem {
                 self.model.entries.get(&suspect.key).is_some_and(|h| h.incarnation == number);
             holds(held, Promise::P8, || format!("the index lists {suspect:?}, which is not its"))?;
             let Some(incarnation) = self.model.incarnations.get(&number) else { continue };
-            let doomed = incarnation.ended.is_some() || self.model.is_overdue(incarnation, now);
-            holds(doomed || self.parts.planted.shifts_deadlines(), Promise::P1, || {
+            let is_dead = incarnation.ended.is_some() || self.model.is_overdue(incarnation, now);
+            holds(is_dead || self.parts.planted.shifts_deadlines(), Promise::P1, || {
                 format!("{suspect:?} is listed, and its owner is in time: {incarnation:?}")
             })?;
             if incarnation.ended.is_none() {

@@ -23,7 +23,7 @@ fn fixed_seeds_pass() {
     for (kind, least) in [
         ("reclaimed", 200),
         ("left by the truth", 1),
-        ("beats of the doomed", 1),
+        ("beats of providers pending offline", 1),
         ("beats that went to the truth", 1_000),
         ("mirrors lost", 50),
         ("daemons killed", 50),

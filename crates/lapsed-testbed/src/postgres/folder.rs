@@ -4,7 +4,7 @@
 //! the tests kill are processes, not machines. Not so where a story is about the disk.
 //!
 //! A test program ends without dropping what all of its tests share. So each folder has a lock that
-//! ends with its process, and whoever comes next removes the folders whose lock is free.
+//! ends with its process, and the next process removes the folders whose lock is free.
 
 use std::env::temp_dir;
 use std::fs::{self, File};
@@ -96,7 +96,7 @@ pub(super) fn as_its_user(program: &Path) -> TestbedResult<Command> {
     // Where the link is may be closed to that user: what it leads to is not.
     let program = program.canonicalize()?;
     let arguments = if getuid().is_root() { demoted() } else { Vec::new() };
-    spawner::mortal_with(&arguments, &program)
+    spawner::dies_with_parent_and(&arguments, &program)
 }
 
 /// In memory, if there is enough of it; else where temporary files are.

@@ -17,7 +17,7 @@ pub(super) fn serve(client: TcpStream, shared: &Shared) {
     let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)) else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let Ok(number) = shared.note(&client, &server) else { return };
-    // Redirected meanwhile: whoever was let in before it was noted is sent away.
+    // The proxy was redirected meanwhile: a client that was let in before is disconnected.
     if shared.upstream.load(Ordering::SeqCst) != upstream {
         return shared.close(number);
     }

@@ -141,9 +141,9 @@ impl BucketLeases {
     }
 
     async fn until(&self, at_ms: u64) -> Result<()> {
-        let patience = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while self.store.info().await?.now_ms < at_ms {
-            ensure!(Instant::now() < patience, "the store's clock stands still");
+            ensure!(Instant::now() < deadline, "the store's clock stands still");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         Ok(())
