@@ -54,7 +54,7 @@ kills: servers ## kills, freezes, cut connections and failovers under load: `mak
 
 rescue: servers ## real workers of RQ, Dramatiq and BullMQ killed, stopped and cut off beside two daemons of lapsed; the account after it: `make rescue ROUNDS=200 SECONDS=600 SEED=7`
 	ROUNDS=$(or $(ROUNDS),60) SECONDS=$(or $(SECONDS),0) SEED=$(SEED) $(CARGO) test --locked -p lapsed-redis --test all -- \
-		--ignored --nocapture --test-threads 3 rescue::campaign
+		--ignored --nocapture --test-threads 3 rescue::campaign rescue::killed_lapsed
 
 soak: ## an hour with 100,000 owners, churn and restarts: `make soak OWNERS=100000 SECONDS=3600`
 	OWNERS=$(or $(OWNERS),100000) SECONDS=$(or $(SECONDS),3600) $(CARGO) test --release --locked -p lapsed-cli \
