@@ -26,6 +26,7 @@ pub enum QueueEnd {
 /// What happens to a job when its worker dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum OnDeath {
     /// The job goes back to the front of its queue, because it has waited before.
     #[default]
@@ -52,6 +53,28 @@ impl OnDeath {
             OnDeath::Fail => "fail",
             OnDeath::Drop => "drop",
             OnDeath::DeadLetter => "dead_letter",
+        }
+    }
+
+    /// The letter by which a record in a store says it.
+    pub fn letter(self) -> &'static str {
+        match self {
+            OnDeath::Front => "f",
+            OnDeath::Back => "b",
+            OnDeath::Fail => "x",
+            OnDeath::Drop => "r",
+            OnDeath::DeadLetter => "l",
+        }
+    }
+
+    /// What a sentence about the job of a dead worker ends with.
+    pub fn outcome(self) -> &'static str {
+        match self {
+            OnDeath::Front => "is back at the front of its queue",
+            OnDeath::Back => "is back at the end of its queue",
+            OnDeath::Fail => "has failed, and is a dead letter",
+            OnDeath::Drop => "is dropped",
+            OnDeath::DeadLetter => "is a dead letter",
         }
     }
 }

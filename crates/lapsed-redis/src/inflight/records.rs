@@ -88,14 +88,7 @@ pub(crate) fn read(record: &[u8]) -> Option<(RecordHead, RecordTail)> {
 
 /// The letter under which what to do is stored.
 pub(crate) fn way_letter(way: Option<OnDeath>) -> &'static str {
-    match way {
-        None => "",
-        Some(OnDeath::Front) => "f",
-        Some(OnDeath::Back) => "b",
-        Some(OnDeath::Fail) => "x",
-        Some(OnDeath::Drop) => "r",
-        Some(OnDeath::DeadLetter) => "l",
-    }
+    way.map_or("", OnDeath::letter)
 }
 
 /// What the policy does with jobs that do not say it themselves; `m`: they move to another queue.

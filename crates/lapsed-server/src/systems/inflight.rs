@@ -328,11 +328,7 @@ impl InflightPlan {
             (None, _) if self.backoff().is_some() => {
                 &format!("is back at the end of its queue{}", self.describe_delay())
             }
-            (None, OnDeath::Front) => "is back at the front of its queue",
-            (None, OnDeath::Back) => "is back at the end of its queue",
-            (None, OnDeath::Fail) => "has failed, and is a dead letter",
-            (None, OnDeath::Drop) => "is dropped",
-            (None, OnDeath::DeadLetter) => "is a dead letter",
+            (None, on_death) => on_death.outcome(),
         };
         if self.layout.rescued.is_some() {
             let (every, limit) = (policy.every, self.times.interval);

@@ -202,7 +202,7 @@ impl JobModel {
             _ if crashes >= self.recovery.crashes_max => {
                 ModelPlace::Dead(DeadLetterReason::Crashes)
             }
-            OnDeath::Front | OnDeath::Back => ModelPlace::Queued,
+            _ => ModelPlace::Queued,
         };
         match (place, on_death) {
             (ModelPlace::Queued, OnDeath::Back) => self.requeue(&suspect.key, QueueEnd::Back),
