@@ -1,7 +1,8 @@
 //! How long a process may believe that it still holds what the store granted to it.
 //!
 //! Never longer than the store grants it. A TTL is counted from the moment at which the last
-//! answered request was *sent*; the store counted from later. Of the monotonic and the wall clock,
+//! answered request was *sent*; the store counted from later, but perhaps in whole milliseconds, so
+//! that it may end up to one earlier. Of the monotonic and the wall clock,
 //! the one that leaves less time is used: the monotonic clock stood still on a host that slept, and
 //! a wall clock that was set back would leave too much time (X8).
 
@@ -10,6 +11,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+
+/// By how much a store that counts whole milliseconds may end a TTL early.
+const STORE_ROUNDS: Duration = Duration::from_millis(1);
 
 /// When a request was sent, on both clocks of this host.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +30,8 @@ impl Sent {
     /// The deadline that follows from a TTL granted in the answer to this request.
     pub fn trust(self, ttl: Duration) -> TrustedDeadline {
         let wall_until_ms = self.wall_ms + ttl.as_millis() as u64;
-        TrustedDeadline { mono_until: self.mono + ttl, wall_until_ms }
+        let mono_until = self.mono + ttl.saturating_sub(STORE_ROUNDS);
+        TrustedDeadline { mono_until, wall_until_ms }
     }
 }
 
