@@ -64,10 +64,12 @@ impl Deref for Core {
 }
 
 impl Core {
-    /// The clock reading by which a job judges and grants.
+    /// The clock reading by which a job judges and grants. A millisecond that has begun is granted whole:
+    /// otherwise a lease would end up to one earlier than its holder's clock says.
     fn moment(&self) -> ClockReading {
-        let (now_ms, back_ms) = self.look();
-        ClockReading::exact(now_ms, back_ms)
+        let (judging_ms, back_ms) = self.look();
+        let granting_ms = self.store_clock.ceil_ms().max(judging_ms);
+        ClockReading { judging_ms, granting_ms, back_ms }
     }
 
     fn due(&self) -> MutexGuard<'_, Due> {

@@ -48,6 +48,12 @@ impl StoreClock {
         self.offset_ms.load(Ordering::Relaxed) + self.clock.mono().as_millis() as u64
     }
 
+    /// The time, rounded up.
+    pub fn ceil_ms(&self) -> u64 {
+        let mono_ms = self.clock.mono().as_nanos().div_ceil(1_000_000) as u64;
+        self.offset_ms.load(Ordering::Relaxed) + mono_ms
+    }
+
     /// The clock for granting a TTL: cheap to read, and at most a few milliseconds ahead, so that
     /// nobody gets less than the whole TTL. Never use it for judging.
     pub fn granting_ms(&self) -> u64 {

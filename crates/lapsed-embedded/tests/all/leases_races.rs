@@ -3,11 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use crate::fixture::leases_in_folder;
+use crate::fixture::{leases_id, leases_in_folder};
+use lapsed_core::Name;
+use lapsed_core::clock::ManualClock;
 use lapsed_core::leases::conformance::contend::{Contender, number};
 use lapsed_core::leases::conformance::history::check;
 use lapsed_core::leases::conformance::keys;
+use lapsed_core::leases::{AcquireRequest, Acquired, LeasesStore};
+use lapsed_embedded::{Embedded, Options};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_holders_exclude_each_other_and_lose_no_change() {
@@ -33,4 +38,29 @@ async fn concurrent_holders_exclude_each_other_and_lose_no_change() {
     }
     let events = events.lock().unwrap().clone();
     assert_eq!(check(&events, &last), Ok(48));
+}
+
+/// A lease that was granted in the middle of a millisecond is not over before a whole TTL has passed.
+#[tokio::test]
+async fn a_lease_lasts_its_ttl_to_a_fraction_of_a_millisecond() {
+    let clock = ManualClock::at(1_700_000_000_000);
+    let options = Options { clock: Arc::new(clock.clone()), ..Options::default() };
+    let store = Embedded::in_memory(options).unwrap();
+    let leases = store.leases(leases_id(), Duration::from_secs(1)).unwrap();
+    let [key] = &keys(&["k"])[..] else { panic!("one key") };
+    let wish = |owner: &str| AcquireRequest {
+        key: key.clone(),
+        owner: Name::new(owner).unwrap(),
+        ttl_ms: 1_000,
+        request: None,
+    };
+    clock.advance(Duration::from_micros(900));
+    let first = leases.acquire(&wish("a")).await.unwrap().answer;
+    assert!(matches!(first, Acquired::Granted(_)), "{first:?}");
+    clock.advance(Duration::from_micros(999_500));
+    let early = leases.acquire(&wish("b")).await.unwrap().answer;
+    assert!(matches!(early, Acquired::Held(_)), "half a millisecond is left: {early:?}");
+    clock.advance(Duration::from_micros(1_500));
+    let late = leases.acquire(&wish("b")).await.unwrap().answer;
+    assert!(matches!(late, Acquired::Granted(_)), "{late:?}");
 }
