@@ -120,10 +120,14 @@ impl Disk {
         self.database()?.begin_read().map_err(|e| disk_error(&self.name, &e.into()))
     }
 
-    /// Closes the file after running readers have finished.
+    /// Closes the file. Others have the database for as long as it takes to begin a transaction, or for a batch:
+    /// that is waited for, so that nobody closes it after the folder was released.
     pub fn close(&self) {
-        let database = self.database.write().expect(LOCK).take();
-        drop(database);
+        let mut database = self.database.write().expect(LOCK).take();
+        while let Some(shared) = database.take() {
+            database = Arc::try_unwrap(shared).err();
+            std::thread::yield_now();
+        }
     }
 
     /// Closes the file and releases the folder's lock.

@@ -70,6 +70,7 @@ mod tables;
 mod tx;
 mod writer;
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
@@ -127,21 +128,35 @@ pub struct Embedded {
     inner: Arc<Inner>,
 }
 
+/// What the handles of an open store share. The store's own threads have its [`StoreState`] instead: so the last
+/// handle is always dropped by its user, and the folder is free when that returns.
 pub(crate) struct Inner {
-    disk: Arc<Disk>,
+    state: Arc<StoreState>,
     writer: Writer,
-    store_clock: Arc<StoreClock>,
     guard: Arc<dyn OwnerGuard>,
     clock: Arc<dyn Clock>,
     incarnation: String,
+    /// Lets one long read at a time go to a thread that may block. `None`: the store has no threads,
+    /// and every call is carried out by its caller.
+    long_reads: Option<tokio::sync::Semaphore>,
+}
+
+/// What the writer's thread works with.
+pub(crate) struct StoreState {
+    disk: Arc<Disk>,
+    store_clock: Arc<StoreClock>,
     /// The open systems, whose deadlines are written to disk and which are read again after a
     /// failure.
     systems: RwLock<Vec<Weak<dyn StoredSystem>>>,
     mirrored_ms: AtomicU64,
     failed: AtomicBool,
-    /// Lets one long read at a time go to a thread that may block. `None`: the store has no threads,
-    /// and every call is carried out by its caller.
-    long_reads: Option<tokio::sync::Semaphore>,
+}
+
+impl Deref for Inner {
+    type Target = StoreState;
+    fn deref(&self) -> &StoreState {
+        &self.state
+    }
 }
 
 impl Embedded {
@@ -171,39 +186,29 @@ impl Embedded {
         let store_clock =
             Arc::new(StoreClock::new(options.clock.clone(), opened.high_ms, threaded));
         let incarnation = format!("{}-{:08x}", opened.opens + 1, options.clock.random() as u32);
-        let writer_disk = disk.clone();
-        let mut failed = None;
-        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
-            let callbacks: Weak<dyn WriterCallbacks> = weak.clone();
-            let writer = match threaded {
-                false => Writer::inline(writer_disk, callbacks),
-                true => {
-                    Writer::threaded(writer_disk.clone(), callbacks.clone()).unwrap_or_else(|e| {
-                        failed = Some(e);
-                        Writer::inline(writer_disk, callbacks)
-                    })
-                }
-            };
-            Inner {
-                disk: disk.clone(),
-                writer,
-                store_clock,
-                guard: options.guard,
-                clock: options.clock,
-                incarnation,
-                systems: RwLock::default(),
-                mirrored_ms: AtomicU64::new(0),
-                failed: AtomicBool::new(false),
-                long_reads: threaded.then(|| tokio::sync::Semaphore::new(1)),
-            }
+        let state = Arc::new(StoreState {
+            disk: disk.clone(),
+            store_clock,
+            systems: RwLock::default(),
+            mirrored_ms: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
         });
-        match failed {
-            Some(error) => Err(error),
-            None => {
-                note_opening(&inner, opened.opens + 1)?;
-                Ok(Embedded { inner })
-            }
-        }
+        let callbacks: Arc<dyn WriterCallbacks> = state.clone();
+        let callbacks = Arc::downgrade(&callbacks);
+        let writer = match threaded {
+            true => Writer::threaded(disk, callbacks)?,
+            false => Writer::inline(disk, callbacks),
+        };
+        let inner = Arc::new(Inner {
+            state,
+            writer,
+            guard: options.guard,
+            clock: options.clock,
+            incarnation,
+            long_reads: threaded.then(|| tokio::sync::Semaphore::new(1)),
+        });
+        note_opening(&inner, opened.opens + 1)?;
+        Ok(Embedded { inner })
     }
 
     /// Opens the registry `id`. `threshold` is how long owners are spared after an absence of the
@@ -286,8 +291,8 @@ impl Embedded {
     /// Writes the deadlines to disk now. This also happens once a second, and when the store
     /// closes.
     pub async fn mirror(&self) -> Result<()> {
-        let inner = self.inner.clone();
-        self.inner.writer.write(move |tx| inner.mirror(tx, usize::MAX), |_| {}).await
+        let state = self.inner.state.clone();
+        self.inner.writer.write(move |tx| state.mirror(tx, usize::MAX), |_| {}).await
     }
 }
 
@@ -296,7 +301,7 @@ const LOCK: &str = "no holder of this lock panics";
 impl Drop for Inner {
     fn drop(&mut self) {
         self.writer.quit();
-        self.disk.close();
+        self.disk.leave();
     }
 }
 
@@ -370,7 +375,7 @@ pub(crate) trait StoredSystem: Send + Sync {
     fn committed(&self, _: &mut Changed) {}
 }
 
-impl Inner {
+impl StoreState {
     fn register(&self, system: &Arc<dyn StoredSystem>) {
         self.systems.write().expect(LOCK).push(Arc::downgrade(system));
     }
@@ -390,7 +395,7 @@ impl Inner {
     }
 }
 
-impl WriterCallbacks for Inner {
+impl WriterCallbacks for StoreState {
     fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
         if tx.has_changed() {
             self.systems().iter().try_for_each(|system| system.stamp(tx))?;

@@ -98,8 +98,8 @@ impl Store for Embedded {
             return self.inner.read_receipts(system, &query);
         };
         let _turn = long_reads.acquire().await;
-        let (inner, system) = (self.inner.clone(), system.clone());
-        let read = runtime.spawn_blocking(move || inner.read_receipts(&system, &query));
+        let (state, system) = (self.inner.state.clone(), system.clone());
+        let read = runtime.spawn_blocking(move || state.read_receipts(&system, &query));
         read.await.unwrap_or_else(|ended| {
             let what = format!("reading receipts ended early: {ended}");
             Err(Error::Unavailable { store: self.inner.disk.name.clone(), what })

@@ -10,7 +10,7 @@ use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
 use lapsed_core::{Kind, Result, SystemId};
 use redb::ReadableTable;
 
-use crate::Inner;
+use crate::StoreState;
 use crate::fault::Tried;
 use crate::owners::load::open;
 use crate::owners::slot::Slot;
@@ -23,7 +23,7 @@ use crate::tx::Tx;
 /// How long the store remembers that a batch must not be carried out.
 const FORBIDDEN_KEPT_MS: u64 = 3_600_000;
 
-impl Inner {
+impl StoreState {
     pub(crate) fn read_receipts(
         &self,
         id: &SystemId,

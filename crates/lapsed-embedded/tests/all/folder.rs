@@ -1,7 +1,12 @@
 //! The data folder: exclusive, durable, and left alone when it is damaged.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::owner::{Claim, OwnerStore};
 use lapsed_core::registry::{Registered, RegistryStore, TakePolicy};
 use lapsed_core::store::Store;
@@ -31,6 +36,68 @@ async fn a_folder_serves_one_process() {
     let second = Embedded::open(folder.path(), Options::default());
     let Err(Error::InUse { holder, .. }) = second else { panic!("it was opened twice") };
     assert!(holder.contains(&std::process::id().to_string()), "it names the holder: {holder}");
+}
+
+/// A clock that stops the store's own thread, once, until it is told to go on.
+struct StoppingClock {
+    clock: Arc<dyn Clock>,
+    stops: AtomicBool,
+    stopped: Mutex<Sender<()>>,
+    goes_on: Mutex<Receiver<()>>,
+}
+
+impl Clock for StoppingClock {
+    fn wall_ms(&self) -> u64 {
+        let is_writer = std::thread::current().name() == Some("lapsed-writer");
+        if is_writer && self.stops.swap(false, Ordering::AcqRel) {
+            self.stopped.lock().unwrap().send(()).unwrap();
+            let _ = self.goes_on.lock().unwrap().recv();
+        }
+        self.clock.wall_ms()
+    }
+    fn mono(&self) -> Duration {
+        self.clock.mono()
+    }
+    fn sleep(&self, span: Duration) -> BoxFuture<'static, ()> {
+        self.clock.sleep(span)
+    }
+    fn random(&self) -> u64 {
+        self.clock.random()
+    }
+}
+
+/// The store's own thread may be at work at that moment.
+#[test]
+fn the_folder_is_free_when_the_last_handle_is_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stopped, is_stopped) = channel();
+    let (go_on, goes_on) = channel();
+    let clock = Arc::new(StoppingClock {
+        clock: SystemClock::shared(),
+        stops: AtomicBool::new(false),
+        stopped: Mutex::new(stopped),
+        goes_on: Mutex::new(goes_on),
+    });
+    let store =
+        Embedded::open(folder.path(), Options { clock: clock.clone(), ..Options::default() });
+    let store = store.unwrap();
+    clock.stops.store(true, Ordering::Release);
+    is_stopped.recv().unwrap();
+    let (dropped, is_dropped) = channel();
+    // A drop that waits for the thread takes longer than this; one that does not is seen at once, and then the thread
+    // goes on after the folder was opened again.
+    let waiter =
+        std::thread::spawn(move || match is_dropped.recv_timeout(Duration::from_millis(200)) {
+            Ok(()) => is_dropped.recv().unwrap(),
+            Err(_) => go_on.send(()).unwrap(),
+        });
+    drop(store);
+    // Nobody listens any more if the drop has waited.
+    let _ = dropped.send(());
+    let again = Embedded::open(folder.path(), Options::default());
+    let _ = dropped.send(());
+    waiter.join().unwrap();
+    assert!(again.is_ok(), "{:?}", again.err());
 }
 
 #[tokio::test]
