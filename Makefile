@@ -40,7 +40,9 @@ quick: ## the inner loop: fmt, clippy, and the tests of all crates that need nei
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
 	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --quiet --lib
 
-test: servers ## every test, the simulation included
+test: ## every test, the simulation included; servers are installed while the tests are built
+	@scripts/servers.sh & servers=$$!; $(CARGO) test --workspace --locked --no-run; built=$$?; \
+		wait $$servers && exit $$built
 	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --no-fail-fast
 
 faults: servers ## Postgres, Valkey and daemons broken for a minute each under load; `make faults FAULT=valkey_frozen SECONDS=600`
