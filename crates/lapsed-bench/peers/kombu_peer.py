@@ -5,31 +5,22 @@ and is killed. The other messages are copies of what it left behind, each under 
 own, because one at a time would take longer than the recovery. Timed is what kombu's event loop calls from its timer,
 `maybe_restore_messages()`, with all of kombu's defaults but the visibility timeout, which says when a
 message counts as abandoned and has no part in how long restoring takes.
-
-Says its version and what it will call on stdout, waits for a line on stdin, recovers, says the result.
 """
 
-import json
-import os
-import signal
 import sys
 import time
 import uuid
 
 import kombu
+from peer import die, in_a_child_that_dies, measure, until_abandoned
 
 QUEUE = kombu.Queue("bench", kombu.Exchange("bench", type="direct"), routing_key="bench")
 CHUNK = 1_000
 VISIBILITY_S = 1
-PATIENCE_S = 120
 
 
 def connect(url):
     return kombu.Connection(url, transport_options={"visibility_timeout": VISIBILITY_S})
-
-
-def say(what):
-    print(json.dumps(what), flush=True)
 
 
 def orphan(url):
@@ -40,18 +31,12 @@ def orphan(url):
         bound.declare()
         kombu.Producer(channel).publish({"number": 0}, exchange=QUEUE.exchange, routing_key="bench")
         if bound.get(no_ack=False) is None:
-            os._exit(1)
-        os.kill(os.getpid(), signal.SIGKILL)
+            return
+        die()
 
 
 def prepare(url, orphans):
-    child = os.fork()
-    if child == 0:
-        orphan(url)
-        os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        raise SystemExit("the consumer did not die with its message")
+    in_a_child_that_dies(lambda: orphan(url))
     with connect(url) as connection:
         copy(connection.channel().client, orphans)
 
@@ -67,30 +52,16 @@ def copy(client, orphans):
             pipeline.execute()
 
 
-def until_abandoned(client, orphans):
-    deadline = time.monotonic() + PATIENCE_S
-    while client.zcount("unacked_index", 0, time.time() - VISIBILITY_S - 0.1) < orphans:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"not {orphans} messages abandoned: {client.zcard('unacked_index')}")
-        time.sleep(0.05)
-
-
 def main(url, orphans):
     prepare(url, orphans)
     with connect(url) as connection:
         channel = connection.channel()
         # Restoring is the task of a channel that consumes; nothing is fetched until it is polled.
         kombu.Consumer(channel, [QUEUE], callbacks=[lambda *_: None]).consume()
-        until_abandoned(channel.client, orphans)
-
-        say({"version": kombu.__version__, "call": "maybe_restore_messages()"})
-        sys.stdin.readline()
-        began = time.perf_counter()
-        connection.transport.cycle.maybe_restore_messages()
-        took = time.perf_counter() - began
-
-        recovered = channel.client.llen("bench")
-        say({"took_ms": took * 1e3, "recovered": recovered})
+        until_abandoned(channel.client, orphans, VISIBILITY_S)
+        recover = connection.transport.cycle.maybe_restore_messages
+        recovered = lambda _: channel.client.llen("bench")
+        measure(kombu.__version__, "maybe_restore_messages()", recover, recovered)
 
 
 main(sys.argv[1], int(sys.argv[2]))

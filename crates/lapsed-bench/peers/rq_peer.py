@@ -5,18 +5,14 @@ would fail them instead of putting them back), and a process of its own takes th
 (an execution each, in the registry of what is started), a thousand at a time, and is killed. Timed is `StartedJobRegistry.cleanup()`, which a worker
 calls from its maintenance. A dead worker's jobs expire from that registry after a minute and a half;
 cleanup's own `timestamp` argument says that this time has passed.
-
-Says its version and what it will call on stdout, waits for a line on stdin, recovers, says the result.
 """
 
-import json
-import os
-import signal
 import sys
 import time
 
 import redis
 import rq
+from peer import die, in_a_child_that_dies, measure
 from rq.executions import Execution
 from rq.job import Job
 from rq.registry import StartedJobRegistry
@@ -24,10 +20,6 @@ from rq.registry import StartedJobRegistry
 QUEUE = "bench"
 CHUNK = 1_000
 LATER_S = 3_600
-
-
-def say(what):
-    print(json.dumps(what), flush=True)
 
 
 def enqueue(connection, orphans):
@@ -52,17 +44,11 @@ def orphan(url, orphans):
                 Execution.create(job, worker.get_heartbeat_ttl(job), pipeline, worker.name)
                 job.prepare_for_execution(worker.name, pipeline)
             pipeline.execute()
-    os.kill(os.getpid(), signal.SIGKILL)
+    die()
 
 
 def prepare(url, orphans):
-    child = os.fork()
-    if child == 0:
-        orphan(url, orphans)
-        os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        raise SystemExit("the worker did not die with its jobs")
+    in_a_child_that_dies(lambda: orphan(url, orphans))
 
 
 def main(url, orphans):
@@ -74,14 +60,12 @@ def main(url, orphans):
     if held != orphans:
         raise SystemExit(f"{held} of {orphans} jobs are started")
 
-    say({"version": rq.VERSION, "call": "StartedJobRegistry.cleanup()"})
-    sys.stdin.readline()
-    began = time.perf_counter()
-    registry.cleanup(timestamp=time.time() + LATER_S)
-    took = time.perf_counter() - began
-
-    recovered = connection.llen(rq.Queue(QUEUE, connection=connection).key)
-    say({"took_ms": took * 1e3, "recovered": recovered})
+    measure(
+        rq.VERSION,
+        "StartedJobRegistry.cleanup()",
+        lambda: registry.cleanup(timestamp=time.time() + LATER_S),
+        lambda _: connection.llen(rq.Queue(QUEUE, connection=connection).key),
+    )
 
 
 main(sys.argv[1], int(sys.argv[2]))

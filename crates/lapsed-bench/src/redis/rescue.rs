@@ -17,7 +17,7 @@ use lapsed_core::{Kind, SystemId};
 use lapsed_redis::{DetectOptions, Redis, RedisAddress, RescueLayout, RescuedInflight};
 
 use super::inflight::lapsed::RecoveryTime;
-use super::inflight::peers::{self, GET_EVERY, PEERS, Peer};
+use super::inflight::peers::{self, BULLMQ, CELERY, DRAMATIQ, GET_EVERY, Peer, RQ};
 use super::probe::{Probe, p99};
 use super::{BenchRedis, pass};
 use crate::bench::{Bench, progress};
@@ -25,8 +25,9 @@ use crate::table::{Figure, FigureTable, FigureTarget};
 
 pub const NAME: &str = "redis-rescue";
 
-/// A peer, and the profile that rescues its jobs. kombu alone has no workers that could be asked.
-const RESCUED: [(&str, &str); 2] = [("BullMQ", "bullmq"), ("RQ", "rq")];
+/// A peer, and the profile that rescues its jobs. Not here: Sidekiq, which recovers nothing by itself.
+const RESCUED: [(Peer, &str); 4] =
+    [(BULLMQ, "bullmq"), (RQ, "rq"), (DRAMATIQ, "dramatiq"), (CELERY, "celery")];
 
 /// How long putting back may take before it is given up, what other clients may wait at most, and how long `detect` may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -41,9 +42,8 @@ async fn compare(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let place = BenchRedis::new().await?;
     let up_since = Instant::now();
     let orphans = bench.sizes.orphans;
-    for (nth, (name, profile)) in RESCUED.iter().enumerate() {
-        let Some(peer) = PEERS.iter().find(|peer| peer.name == *name) else { continue };
-        let database = nth + 1;
+    for (nth, (peer, profile)) in RESCUED.iter().enumerate() {
+        let (name, database) = (peer.name, nth + 1);
         progress(format!("{name}: preparing {orphans} orphans for its own recovery"));
         let own = peers::recover(&place, peer, database, orphans).await?;
         progress(format!("{name}: preparing {orphans} orphans for lapsed"));

@@ -33,13 +33,19 @@ pub struct Peer {
 enum Language {
     Node,
     Python,
+    /// With the job systems that only the rescue knows.
+    RescuePython,
 }
 
-pub const PEERS: [Peer; 3] = [
-    Peer { name: "BullMQ", program: "bullmq.js", language: Language::Node },
-    Peer { name: "RQ", program: "rq_peer.py", language: Language::Python },
-    Peer { name: "kombu", program: "kombu_peer.py", language: Language::Python },
-];
+pub const BULLMQ: Peer = Peer { name: "BullMQ", program: "bullmq.js", language: Language::Node };
+pub const RQ: Peer = Peer { name: "RQ", program: "rq_peer.py", language: Language::Python };
+const KOMBU: Peer = Peer { name: "kombu", program: "kombu_peer.py", language: Language::Python };
+pub const DRAMATIQ: Peer =
+    Peer { name: "Dramatiq", program: "dramatiq_peer.py", language: Language::RescuePython };
+pub const CELERY: Peer =
+    Peer { name: "Celery", program: "celery_peer.py", language: Language::RescuePython };
+
+pub const PEERS: [Peer; 3] = [BULLMQ, RQ, KOMBU];
 
 /// What a peer's recovery took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -152,6 +158,7 @@ fn start(place: &BenchRedis, peer: &Peer, database: usize, orphans: usize) -> Re
     let (interpreter, modules) = match peer.language {
         Language::Node => (testbed(paths::node())?, testbed(paths::peer_node_modules())?),
         Language::Python => (testbed(paths::peer_python())?, PathBuf::new()),
+        Language::RescuePython => (testbed(paths::rescue_python())?, PathBuf::new()),
     };
     let url = format!("redis://127.0.0.1:{}/{database}", place.server.port());
     testbed(Program::start(&interpreter, |command| {
