@@ -27,7 +27,7 @@ pub const HEARTBEAT_TTL_MS: u64 = 90_000;
 /// Largest number of keys in one batch call.
 pub const KEYS_MAX: usize = 10_000;
 
-/// Whether a registration may take a key from another live owner.
+/// Whether a registration may take a key from another owner that has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TakePolicy {
@@ -35,7 +35,8 @@ pub enum TakePolicy {
     /// same owner.
     #[default]
     Always,
-    /// It may not: for an owner that registers again what it held before.
+    /// It may not: for an owner that registers again what it held before. It takes a key from an
+    /// older incarnation of the same owner, and from an owner that has ended and was not swept yet.
     IfFree,
 }
 
@@ -54,11 +55,11 @@ pub enum Registered {
     New,
     /// This incarnation held the key already.
     Kept,
-    /// Another owner, or an older incarnation of the same owner, held the key. The same step removed
-    /// it from that incarnation's index.
+    /// Another owner, or an older incarnation of the same owner, held the key; it may have ended. The
+    /// same step removed the key from that incarnation's index.
     Moved { from: Holder },
-    /// Another owner holds the key and the policy is [`TakePolicy::IfFree`], or a newer incarnation
-    /// of the same owner holds it. Nothing changed.
+    /// Another owner that has not ended holds the key and the policy is [`TakePolicy::IfFree`], or a
+    /// newer incarnation of the same owner holds it. Nothing changed.
     Taken { by: Holder },
 }
 
@@ -127,8 +128,8 @@ impl AdoptedLife {
                 seconds(known_for_ms)
             ),
             AdoptedLife::Newcomer { left_ms } => format!(
-                "that owner has no heartbeat yet; it has a whole TTL since it was first seen to send \
-                 one, of which {:.1} s are left",
+                "that owner was never seen with a heartbeat; if none arrives it is dead in {:.1} s, a \
+                 whole TTL after a pass first saw it (a dry run or `explain` does not count)",
                 seconds(left_ms)
             ),
         }

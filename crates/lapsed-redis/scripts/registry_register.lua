@@ -1,7 +1,7 @@
 -- Registers keys for one incarnation: all of them or none.
 -- KEYS  1 lives  2 names  3 counts  4 the registry's hash  5... what some incarnations hold
--- ARGV  1 owner  2 incarnation, or empty for the newest  3 `always` or `free`  4 how many of KEYS 5...
---       then their incarnations, then the keys to register
+-- ARGV  1 owner  2 incarnation, or empty for the newest  3 `always`, or `free`: what another owner that has
+--       not ended holds stays with it  4 how many of KEYS 5... then their incarnations, then the keys to register
 -- Answers  {'unknown'} | {'stranger'} | {'ended', incarnation}
 --          {'again', incarnation...}: nothing was done; call once more with what these incarnations hold
 --          {incarnation, [`n` | `k` | `m` owner incarnation | `t` owner incarnation] a key}
@@ -64,6 +64,16 @@ if next(missing) then
   return again
 end
 
+-- What the application wrote itself counts as somebody's who lives, because nobody can know.
+local ended = { ['0'] = false }
+local function has_ended(holder)
+  if ended[holder] == nil then
+    local record = read_incarnation(redis.call('HGET', KEYS[1], holder))
+    ended[holder] = not record or record.ending ~= '-'
+  end
+  return ended[holder]
+end
+
 local answer, added, taken = { inc }, {}, {}
 local fresh = {}
 for i, key in ipairs(wanted) do
@@ -82,8 +92,8 @@ for i, key in ipairs(wanted) do
     answer[#answer + 1] = 'n'
   elseif holder == inc then
     answer[#answer + 1] = 'k'
-  elseif name == owner and tonumber(holder) > tonumber(inc) or (free and name ~= owner) or
-    (free and holder ~= '0') then
+  elseif (name == owner and tonumber(holder) > tonumber(inc) or free and name ~= owner) and
+    not has_ended(holder) then
     answer[#answer + 1] = 't'
   else
     answer[#answer + 1] = 'm'

@@ -132,7 +132,7 @@ impl RegistryMember {
         self.registry.register_many(claim, &keys, TakePolicy::Always).await.map(drop)
     }
 
-    /// Registers `key` unless another live owner holds it; true if this owner holds it now.
+    /// Registers `key` unless another owner that has not ended holds it; true if this owner holds it now.
     pub async fn register_if_free(&self, key: &str) -> Result<bool> {
         let (claim, keys) = (self.owner.claim(), names(&[key])?);
         let answer = self.registry.register_many(claim, &keys, TakePolicy::IfFree).await?;

@@ -184,6 +184,8 @@ macro_rules! registry_conformance {
             a_moved_key_is_removed_from_its_first_owner,
             unregister_removes_only_the_callers_keys,
             registering_if_free_takes_no_held_key,
+            registering_if_free_takes_keys_of_an_older_incarnation,
+            registering_if_free_takes_keys_of_an_owner_that_has_ended,
             an_older_incarnation_cannot_take_keys_from_a_newer_one,
             entries_are_paged,
             receipts_contain_the_evidence_and_are_paged,

@@ -70,7 +70,8 @@ impl Core {
         let outcome = match self.holder(tx, key)? {
             Some(holder) if holder.incarnation == slot.incarnation => return Ok(Registered::Kept),
             Some(holder) => {
-                let keeps = take == TakePolicy::IfFree || is_newer(&holder, slot);
+                let is_others = take == TakePolicy::IfFree && holder.name != slot.name;
+                let keeps = is_others || is_newer(&holder, slot);
                 if keeps && holder.end().is_none() {
                     return Ok(Registered::Taken { by: named(&holder) });
                 }

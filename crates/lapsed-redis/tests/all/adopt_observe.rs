@@ -341,7 +341,7 @@ async fn explain_tells_a_heartbeat_that_is_gone_from_one_that_never_came(engine:
     pass(&sweeper).await;
     let young = life("i-mute").await;
     assert!(matches!(young, AdoptedLife::Newcomer { .. }), "{young:?}");
-    assert!(young.describe().contains("no heartbeat yet"), "{}", young.describe());
+    assert!(young.describe().contains("if none arrives it is dead in"), "{}", young.describe());
     let mute = eventually("the end of its TTL", async || {
         Some(life("i-mute").await).filter(|life| !matches!(life, AdoptedLife::Newcomer { .. }))
     })

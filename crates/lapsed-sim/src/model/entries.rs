@@ -53,6 +53,7 @@ impl Model {
             Some(held)
                 if self.is_live(held.incarnation)
                     && (take == TakePolicy::IfFree
+                        && !self.is_same_owner(held.incarnation, incarnation)
                         || self.is_newer(held.incarnation, incarnation)) =>
             {
                 return ExpectedPut::Taken(held.incarnation);
@@ -65,9 +66,13 @@ impl Model {
 
     /// Whether `holder` is a newer incarnation of the same owner.
     fn is_newer(&self, holder: u64, incarnation: u64) -> bool {
+        holder > incarnation && self.is_same_owner(holder, incarnation)
+    }
+
+    fn is_same_owner(&self, one: u64, other: u64) -> bool {
         let name =
             |number: &u64| self.incarnations.get(number).map(|incarnation| &incarnation.name);
-        holder > incarnation && name(&holder) == name(&incarnation)
+        name(&one) == name(&other)
     }
 
     fn hold(&mut self, incarnation: u64, key: &Name) {

@@ -53,6 +53,38 @@ pub async fn registering_if_free_takes_no_held_key(f: RegistryFixture) {
     assert_eq!(f.holder("a").await, one.incarnation);
 }
 
+/// A process that is started again within its TTL has its entries at once, although the incarnation before it has not ended.
+pub async fn registering_if_free_takes_keys_of_an_older_incarnation(f: RegistryFixture) {
+    let older = f.holding("i-1", &["a"]).await;
+    let newer = f.start("i-1").await;
+    let keys = names(&["a"]);
+    let answer = f.registry.register(&newer, &keys, TakePolicy::IfFree).await.unwrap();
+    assert!(
+        matches!(&answer.keys[0], Registered::Moved { from } if Some(from.incarnation) == older.incarnation),
+        "{answer:?}"
+    );
+    let late = f.registry.register(&older, &keys, TakePolicy::IfFree).await.unwrap();
+    assert!(matches!(late.keys[0], Registered::Taken { .. }), "{late:?}");
+    assert_eq!(f.holder("a").await, newer.incarnation);
+}
+
+/// Entries of an owner that has ended and was not swept yet are free, for itself and for others.
+pub async fn registering_if_free_takes_keys_of_an_owner_that_has_ended(f: RegistryFixture) {
+    let one = f.holding("one", &["a"]).await;
+    let two = f.holding("two", &["b"]).await;
+    for claim in [&one, &two] {
+        f.registry.end(claim).await.unwrap();
+    }
+    let reborn = f.start("one").await;
+    let keys = names(&["a", "b"]);
+    let answer = f.registry.register(&reborn, &keys, TakePolicy::IfFree).await.unwrap();
+    let moved = |put: &Registered| matches!(put, Registered::Moved { .. });
+    assert!(answer.keys.iter().all(moved), "{answer:?}");
+    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.holder("a").await, reborn.incarnation);
+    assert_eq!(f.holder("b").await, reborn.incarnation);
+}
+
 /// A process that was replaced and does not know it yet is late: numbers only grow.
 pub async fn an_older_incarnation_cannot_take_keys_from_a_newer_one(f: RegistryFixture) {
     let older = f.holding("i-1", &["a"]).await;

@@ -14,7 +14,7 @@ pub struct RegisterBody {
     #[schema(example = "356307042441013")]
     pub key: Option<String>,
     pub keys: Option<Vec<String>>,
-    /// Do not take over keys that another living owner holds.
+    /// Leave keys to another owner that holds them and has not ended.
     #[serde(default)]
     pub if_free: bool,
 }
@@ -26,7 +26,7 @@ pub struct RegisterManyBody {
     pub owner: String,
     pub incarnation: Option<u64>,
     pub keys: Vec<String>,
-    /// Do not take over keys that another living owner holds.
+    /// Leave keys to another owner that holds them and has not ended.
     #[serde(default)]
     pub if_free: bool,
 }
