@@ -131,6 +131,34 @@ impl Refusal {
     }
 }
 
+impl Refusal {
+    /// What a word under which a pass counts what it left alone means, as a clause for people. `None` for a word that a
+    /// newer version wrote.
+    pub fn meaning(word: &str) -> Option<&'static str> {
+        Some(match word {
+            "alive" => "a heartbeat arrived first",
+            "moved" => "another owner holds it by now",
+            "store_away" => {
+                "the store was away, and everybody has a whole threshold to send a heartbeat again"
+            }
+            "not_leader" => "this process is no longer the leader",
+            "active" => "somebody is connected to it",
+            "unreadable" => {
+                "what is stored of it cannot be read; it has to be mended or removed by hand"
+            }
+            "busy" => "the application's own collector is at work",
+            "not_taken" => "its destination does not accept it; the next pass tries again",
+            "newcomer" => {
+                "its owner never sent a heartbeat, and has not been known for a whole threshold"
+            }
+            "gone" => "it was released, or another pass was first",
+            "in_doubt" => "the store did not answer; the next pass finds out what became of it",
+            "brake" => "the brake spares it",
+            _ => return None,
+        })
+    }
+}
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -189,9 +189,13 @@ fn describe_pass(status: &SystemStatus) -> String {
         0 => String::new(),
         number => format!(", {} let go from dead owners", count(number)),
     };
+    let left_alone = match pass.left_alone() {
+        none if none.is_empty() => none,
+        some => format!(", left alone: {some}"),
+    };
     let detail = pass.detail.as_ref().map_or(String::new(), |words| format!(" ({words})"));
     format!(
-        "{}: {} of {} reclaimed{released} in {}, stopped: {}{detail}",
+        "{}: {} of {} reclaimed{released}{left_alone} in {}, stopped: {}{detail}",
         ago(pass.started_ms),
         count(pass.reclaimed),
         plural(pass.suspects, "suspect", "suspects"),

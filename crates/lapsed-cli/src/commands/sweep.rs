@@ -2,7 +2,7 @@
 
 use lapsed_core::SystemId;
 use lapsed_core::receipt::Reason;
-use lapsed_core::sweep::{ListedSuspect, PassMode, PassReport, Stopped};
+use lapsed_core::sweep::{ListedSuspect, PassMode, PassReport, Refusal, Stopped};
 use serde::Serialize;
 
 use super::ask;
@@ -76,7 +76,8 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &s
         text.push_str(&format!("\n  {}", released(report)));
     }
     for (why, number) in &report.skipped {
-        text.push_str(&format!("\n  left alone: {} ({})", count(*number), visible(why)));
+        let meaning = Refusal::meaning(why).map_or(String::new(), |words| format!(": {words}"));
+        text.push_str(&format!("\n  left alone: {} ({}){meaning}", count(*number), visible(why)));
     }
     if let Some(detail) = &report.detail {
         text.push_str(&format!("\n  {}", visible(&completed(detail, again))));
@@ -151,6 +152,9 @@ fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> 
             "Nothing is reclaimed while lapsed only observes. If the key names are right and those \
              owners are really dead: lapsed adopt {id}{again}"
         )),
+        Stopped::Brake if detail.contains("another process runs the pass") => {
+            Some("Wait until that pass has ended; no other override is needed.".to_owned())
+        }
         Stopped::Brake => Some(format!(
             "The brake holds back. If those owners are really dead: `lapsed brake {id} override \
              --reason TEXT{again}`, then sweep again."

@@ -14,6 +14,8 @@ lapsed_testbed::steady_tests! {
     adopt_now_in_the_file_confirms_and_is_in_the_audit,
     adopt_is_refused_where_nothing_observes,
     explain_says_whether_a_heartbeat_is_gone_or_never_came,
+    explain_names_a_heartbeat_that_never_expires,
+    an_override_is_refused_while_lapsed_only_observes,
 }
 
 pub fn home(server: &RedisServer, lines: &str) -> Home {
@@ -203,4 +205,30 @@ fn explain_says_whether_a_heartbeat_is_gone_or_never_came() {
     server.command(&["DEL", "instance:heartbeat:i-1"]).unwrap();
     let gone = explained("imei-1-1");
     assert!(gone["because"].to_string().contains("was seen and is gone"), "{gone}");
+}
+
+fn explain_names_a_heartbeat_that_never_expires() {
+    let server = server(Engine::Redis);
+    fleet(&server, "instance:heartbeat:");
+    server.command(&["PERSIST", "instance:heartbeat:i-1"]).unwrap();
+    let home = home(&server, "sweep = { every = \"1d\" }");
+    let told = fine(home.run(&["explain", "devices", "imei-1-1"])).out;
+    assert!(told.contains("its heartbeat never expires (its key has no TTL)"), "{told}");
+    let told = fine(home.run(&["explain", "devices", "imei-2-1"])).out;
+    assert!(told.contains("its heartbeat is valid for another"), "{told}");
+}
+
+/// Stored, it would wait until the adoption is confirmed, and then let everything through unasked.
+fn an_override_is_refused_while_lapsed_only_observes() {
+    let server = server(Engine::Redis);
+    fleet(&server, "instance:hb:");
+    let home = home(&server, "sweep = { every = \"1d\" }");
+    let order = ["brake", "devices", "override", "--reason", "they are gone", "--yes"];
+    let refused = home.run(&order);
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.err.contains("lapsed adopt registry/devices"), "{refused:?}");
+    fine(home.run(&["adopt", "devices"]));
+    let brake = fine(home.run(&["brake", "devices", "--json"])).json();
+    assert_eq!(brake["setting"], "auto", "{brake}");
+    fine(home.run(&order));
 }

@@ -94,7 +94,7 @@ impl Sessions {
         because.push(format!("its grace period ended {late:.1} s ago on the store's clock"));
         let verdict = self.parts.brake.preview(&self.words().census().await?);
         if verdict.undeclared_max() == Some(0) {
-            because.push(format!("the brake is {}", verdict.describe(now_ms)));
+            because.push(format!("the brake is {}", self.parts.brake.describe(&verdict, now_ms)));
             return Ok("spared");
         }
         let refusal = self.refusal(session).await?;

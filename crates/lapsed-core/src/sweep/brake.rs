@@ -104,7 +104,10 @@ struct State {
     /// What the store kept when it was last read.
     record: BrakeRecord,
     store_seen: Option<String>,
-    unreachable: bool,
+    /// The last call that failed because the store did not answer or refused it; `None`: it has answered since.
+    unreachable: Option<String>,
+    /// The call that failed before `back_ms`, if that is why everybody is spared.
+    failure: Option<String>,
     /// Whether the store was seen to be another one in the last census.
     changed: bool,
     /// When the store came back after it did not answer this process, in milliseconds of its clock.
@@ -116,10 +119,11 @@ impl State {
     /// Learns from a census whether the store was away or is another one than before.
     fn observe(&mut self, census: &Census) {
         self.changed = self.store_seen.as_ref().is_some_and(|seen| *seen != census.store);
-        if self.changed || self.unreachable {
+        let failure = self.unreachable.take();
+        if self.changed || failure.is_some() {
             self.back_ms = census.now_ms;
+            self.failure = failure;
         }
-        self.unreachable = false;
         self.store_seen = Some(census.store.clone());
     }
 }
@@ -167,10 +171,22 @@ impl Brake {
         self.lock().record.setting == BrakeSetting::Hold
     }
 
-    /// Records that the store did not answer. When it answers again, every owner gets a whole
-    /// threshold.
-    pub fn note_unreachable(&self) {
-        self.lock().unreachable = true;
+    /// Records that the store did not answer, or refused a call. When it answers again, every owner gets a
+    /// whole threshold.
+    pub fn note_unreachable(&self, failure: &str) {
+        self.lock().unreachable = Some(failure.to_owned());
+    }
+
+    /// A verdict of this brake as a sentence for the operator. If it holds because the store was away, the sentence
+    /// names the call that failed, which may be one that the store refused.
+    pub fn describe(&self, verdict: &BrakeVerdict, now_ms: u64) -> String {
+        let words = verdict.describe(now_ms);
+        match &self.lock().failure {
+            Some(failure) if verdict.held_by() == Some(HeldBy::StoreAway) => {
+                format!("{words}. The call that failed: {failure}")
+            }
+            _ => words,
+        }
     }
 
     /// The verdict of the last pass, if there was one.
@@ -193,7 +209,7 @@ impl Brake {
     pub fn conclude(&self, system: &SystemId, verdict: &BrakeVerdict, now_ms: u64) {
         let last = self.lock().last.replace(verdict.clone());
         let (was, is) = (last.as_ref().and_then(BrakeVerdict::held_by), verdict.held_by());
-        let words = verdict.describe(now_ms).replace("SYSTEM", &system.to_string());
+        let words = self.describe(verdict, now_ms).replace("SYSTEM", &system.to_string());
         match (was, is) {
             (was, Some(by)) if was != Some(by) => {
                 tracing::warn!(%system, by = by.as_str(), "the brake is {words}");

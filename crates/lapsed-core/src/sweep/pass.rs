@@ -571,7 +571,7 @@ impl<'a> Run<'a> {
         self.report.errors += 1;
         self.report.detail = Some(error.to_string());
         if matches!(error, Error::Unavailable { .. }) {
-            parts.brake.note_unreachable();
+            parts.brake.note_unreachable(&error.to_string());
         }
         parts.witness.store_error(parts.sweep.system(), error);
     }

@@ -150,6 +150,12 @@ impl PassReport {
         *self.skipped.entry(why.to_owned()).or_default() += 1;
     }
 
+    /// What the pass left alone, as `1 (alive), 2 (gone)`; empty if there is nothing.
+    pub fn left_alone(&self) -> String {
+        let one = |(why, number): (&String, &u64)| format!("{number} ({why})");
+        self.skipped.iter().map(one).collect::<Vec<_>>().join(", ")
+    }
+
     /// Counts a suspect that is dead, but that the brake spares.
     pub(super) fn tally_spared(&mut self) {
         *self.skipped.entry("brake".to_owned()).or_default() += 1;

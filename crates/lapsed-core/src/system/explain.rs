@@ -97,12 +97,19 @@ impl Explainer<'_> {
                 ));
                 return Ok("spared");
             }
-            because.push(format!("its beat is good for another {left:.1} s on the store's clock"));
+            because.push(match due_ms {
+                u64::MAX => {
+                    "its heartbeat never expires (its key has no TTL), so it counts as alive \
+                             until that key is deleted"
+                        .to_owned()
+                }
+                _ => format!("its heartbeat is valid for another {left:.1} s on the store's clock"),
+            });
             return Ok("live");
         }
         // In adopt mode no deadline is stored: all that is known is that there is no heartbeat.
         because.push(match now_ms - due_ms {
-            0 => "there is no heartbeat of it".to_owned(),
+            0 => "it has no heartbeat now".to_owned(),
             late_ms => {
                 format!("its heartbeat ran out {:.1} s ago on the store's clock", seconds(late_ms))
             }
@@ -110,11 +117,12 @@ impl Explainer<'_> {
         let verdict = self.brake.preview(&self.census().await?);
         if verdict.undeclared_max().is_none() {
             because.push(
-                "the next pass declares it dead, unless a heartbeat arrives first".to_owned(),
+                "the next pass that runs declares it dead, unless a heartbeat arrives first"
+                    .to_owned(),
             );
             return Ok("overdue");
         }
-        because.push(format!("the brake is {}", verdict.describe(now_ms)));
+        because.push(format!("the brake is {}", self.brake.describe(&verdict, now_ms)));
         Ok("spared")
     }
 
@@ -159,6 +167,7 @@ impl Explainer<'_> {
                  type, or no permission); each pass tries again"
             }
             Refusal::Busy => "but the application's own collector is at work; passes wait for it",
+            Refusal::Moved => "but another owner holds it by now",
             _ => return None,
         };
         because.push(words.to_owned());

@@ -146,19 +146,20 @@ impl Observer for Journal {
 fn log_pass(report: &PassReport, counted: bool) {
     let PassReport { system, kind, examined, suspects, reclaimed, stopped, took_ms, .. } = report;
     let detail = report.detail.as_deref().unwrap_or("");
+    let left_alone = report.left_alone();
     match stopped {
         Stopped::Error if counted => {
-            tracing::debug!(%kind, %system, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass failed");
+            tracing::debug!(%kind, %system, examined, suspects, reclaimed, left_alone, %stopped, took_ms, detail, "pass failed");
         }
         Stopped::Error => {
-            tracing::warn!(%kind, %system, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass failed");
+            tracing::warn!(%kind, %system, examined, suspects, reclaimed, left_alone, %stopped, took_ms, detail, "pass failed");
         }
         Stopped::Done if *suspects == 0 && *reclaimed == 0 => {
             tracing::debug!(%kind, %system, examined, %stopped, took_ms, "pass");
         }
         _ => {
             let dry_run = report.dry_run;
-            tracing::info!(%kind, %system, dry_run, examined, suspects, reclaimed, %stopped, took_ms, detail, "pass");
+            tracing::info!(%kind, %system, dry_run, examined, suspects, reclaimed, left_alone, %stopped, took_ms, detail, "pass");
         }
     }
 }

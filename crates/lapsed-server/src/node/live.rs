@@ -304,7 +304,7 @@ impl LiveSystem {
     async fn held_words(&self) -> Option<String> {
         let census = self.census().await.ok().filter(|census| census.population > 0)?;
         match self.verdict(&census) {
-            held @ BrakeVerdict::Held { .. } => Some(held.describe(census.now_ms)),
+            held @ BrakeVerdict::Held { .. } => Some(self.brake.describe(&held, census.now_ms)),
             _ => None,
         }
     }
@@ -341,7 +341,8 @@ impl LiveSystem {
     async fn brake_status_for(&self, census: &Census) -> Result<BrakeStatus> {
         let record = self.refresh_brake().await?;
         let verdict = self.verdict(census);
-        let mut status = BrakeStatus::of(self.id(), &record, &verdict, census.now_ms);
+        let words = self.brake.describe(&verdict, census.now_ms);
+        let mut status = BrakeStatus::of(self.id(), &record, &verdict, words);
         if let Some(observation) = census.observation.as_ref().filter(|_| verdict.is_observing()) {
             status.words = format!("{}; {}", status.words, observation.describe());
         }
@@ -353,11 +354,27 @@ impl LiveSystem {
         let setting = match order {
             BrakeOrder::Auto => BrakeSetting::Auto,
             BrakeOrder::Hold => BrakeSetting::Hold,
-            BrakeOrder::Override { reason } => BrakeSetting::Override { reason: checked(&reason)? },
+            BrakeOrder::Override { reason } => {
+                self.refuse_override_while_observing().await?;
+                BrakeSetting::Override { reason: checked(&reason)? }
+            }
         };
         self.call("brake", self.store.set_brake(self.id(), setting.clone())).await?;
         tracing::warn!(system = %self.id(), ?setting, "brake set by the operator");
         self.brake_status().await
+    }
+
+    /// An override lets a mass death through, not a configuration that nobody has confirmed. It would wait
+    /// until the adoption is confirmed, and then let everything through unasked.
+    async fn refuse_override_while_observing(&self) -> Result<()> {
+        if !self.census().await?.is_observing() {
+            return Ok(());
+        }
+        let id = self.id();
+        Err(Error::Invalid(format!(
+            "{id} only observes, so that an override has no effect. Look at `lapsed sweep {id} --dry-run`, and if the \
+             key names are right, confirm them with `lapsed adopt {id}`"
+        )))
     }
 
     async fn refresh_brake(&self) -> Result<BrakeRecord> {

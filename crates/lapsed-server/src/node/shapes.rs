@@ -144,7 +144,7 @@ impl MassHeartbeats {
 }
 
 impl AvailabilityStatus {
-    /// Builds the status from the library's values.
+    /// Builds the status from the library's values; `words` is the verdict as a sentence.
     pub fn of(
         summary: AvailabilitySummary,
         mirror_name: Option<String>,
@@ -243,7 +243,7 @@ impl BrakeStatus {
         system: &lapsed_core::SystemId,
         record: &BrakeRecord,
         verdict: &BrakeVerdict,
-        now_ms: u64,
+        words: String,
     ) -> Self {
         let in_use = record.overriding.as_ref().map(|overriding| overriding.reason.clone());
         let (word, reason) = match &record.setting {
@@ -264,7 +264,7 @@ impl BrakeStatus {
             state: state.to_owned(),
             held_by: held_by.map(str::to_owned),
             held_until_ms,
-            words: named(&verdict.describe(now_ms), system),
+            words: named(&words, system),
         }
     }
 }

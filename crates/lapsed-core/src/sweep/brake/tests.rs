@@ -174,10 +174,26 @@ fn an_absence_while_opening_holds_this_process_and_leaves_the_steps_of_the_other
     let brake = brake();
     brake.pass(&census(0, 2, 98, 0));
     assert!(matches!(brake.pass(&census(TTL_MS, 2, 98, 0)), BrakeVerdict::Opening { .. }));
-    brake.note_unreachable();
+    brake.note_unreachable("no answer");
     let verdict = brake.pass(&census(TTL_MS + 5, 2, 98, 0));
     assert!(matches!(verdict, BrakeVerdict::Held { by: HeldBy::StoreAway, .. }), "{verdict:?}");
     assert_eq!(brake.record().hold.unwrap().steps, 1);
+}
+
+/// A store that refuses a call (a missing permission, no memory) looks like one that was away: the cause is told.
+#[test]
+fn a_hold_after_a_failed_call_names_the_call() {
+    let brake = brake();
+    brake.note_unreachable("this user lacks a permission for `reclaim`");
+    let at = census(5, 3, 1, 0);
+    let held = brake.pass(&at);
+    let words = brake.describe(&held, at.now_ms);
+    assert!(words.contains("this user lacks a permission for `reclaim`"), "{words}");
+    let open = brake.pass(&census(5 + TTL_MS, 3, 1, 0));
+    assert_eq!(brake.describe(&open, 5 + TTL_MS), "open");
+    let other = Census { store: "s2".into(), ..census(6 + TTL_MS, 3, 1, 0) };
+    let held = brake.pass(&other);
+    assert!(!brake.describe(&held, other.now_ms).contains("permission"), "that was before");
 }
 
 #[test]

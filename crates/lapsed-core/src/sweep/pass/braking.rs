@@ -116,7 +116,8 @@ impl Run<'_> {
         }
         let counts = census.observation.as_ref().filter(|_| verdict.is_observing());
         let counts = counts.map_or(String::new(), |counts| format!("{}; ", counts.describe()));
-        self.report.detail = Some(format!("{counts}{}", verdict.describe(census.now_ms)));
+        self.report.detail =
+            Some(format!("{counts}{}", self.sweeper.parts.brake.describe(verdict, census.now_ms)));
         let held_back = census.suspects.saturating_sub(self.report.suspects);
         if held_back > 0 {
             self.report.suspects += held_back;
