@@ -99,9 +99,11 @@ impl BenchStore {
     pub fn copy(&self, dir: PathBuf) -> Result<BenchStore> {
         std::fs::create_dir_all(&dir)?;
         let copy = BenchStore { dir, owners: self.owners, each: self.each, ttl_ms: self.ttl_ms };
-        std::fs::copy(self.file(), copy.file()).context("copying the store")?;
-        // What the copy left for the disk to do is not to be done during the first commit.
-        std::fs::File::open(copy.file())?.sync_all()?;
+        for file in ["lapsed.redb", "log.0", "log.1"] {
+            std::fs::copy(self.dir.join(file), copy.dir.join(file)).context("copying the store")?;
+            // What the copy left for the disk to do is not to be done during the first commit.
+            std::fs::File::open(copy.dir.join(file))?.sync_all()?;
+        }
         Ok(copy)
     }
 

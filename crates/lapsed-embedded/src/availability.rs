@@ -59,7 +59,7 @@ impl Core {
     }
 
     /// Changes the index in memory after the commit.
-    fn then(&self, tx: &mut Tx<'_>, change: impl FnOnce(&mut ProviderIndex) + Send + 'static) {
+    fn then(&self, tx: &mut Tx, change: impl FnOnce(&mut ProviderIndex) + Send + 'static) {
         let index = self.index.clone();
         tx.then(move || change(&mut index.write().unwrap_or_else(PoisonError::into_inner)));
     }
@@ -81,7 +81,7 @@ impl EmbeddedTruth {
     /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&Core, &mut Tx) -> Tried<T> + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
         self.owner_service.inner.writer.write(move |tx| work(&core, tx), |_| {}).await

@@ -53,7 +53,14 @@ macro_rules! from_redb {
         }
     )*};
 }
-from_redb!(redb::StorageError, redb::TableError, redb::TransactionError, redb::CommitError);
+from_redb!(
+    redb::StorageError,
+    redb::TableError,
+    redb::TransactionError,
+    redb::CommitError,
+    redb::DatabaseError,
+    redb::SetDurabilityError
+);
 
 /// The error for a caller whose job met a failing disk.
 pub(crate) fn disk_error(place: &str, error: &redb::Error) -> Error {

@@ -104,7 +104,7 @@ impl EmbeddedLeases {
     /// Runs a job on the writer's thread.
     async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&Core, &mut Tx) -> Tried<T> + Send + 'static,
     ) -> Result<T> {
         let core = self.core.clone();
         self.owner_service.inner.writer.write(move |tx| work(&core, tx), |_| {}).await

@@ -1,11 +1,11 @@
 //! The embedded store: one data folder, opened by one process, nothing to install.
 //!
-//! Entries are on disk (redb), in transactions that many callers share. Heartbeats are in memory,
+//! Entries are on disk, in a log whose batches many callers share, and later in a database (redb). Heartbeats are in memory,
 //! where one is a single compare-and-swap; deadlines are written to disk once a second. After a
 //! restart every owner gets a whole TTL to send a heartbeat again, so a deadline that was not
 //! written is not missed.
 //!
-//! Writes are serial: one job after the other, in batches, each batch one durable commit. The index
+//! Writes are serial: one job after the other, in batches, each batch one durable record of the log. The index
 //! of entries changes in memory after the commit. Owners change in memory with the job, before the
 //! commit, and are read again from disk when a batch is undone.
 //!
@@ -50,21 +50,30 @@
 //!
 //! The crate `lapsed` opens this store and starts a system on it in one line each.
 
+mod append;
 mod availability;
 mod checked_backend;
+mod checkpoint;
 mod compact;
 mod disk;
 mod fault;
 mod holder_index;
 mod inflight;
 mod leases;
+mod location;
+mod log;
+mod log_file;
+mod memtable;
 mod notes;
+mod open_store;
 mod owners;
 mod receipt_row;
 mod registry;
 mod requests;
 mod services;
 mod sessions;
+mod shrink;
+mod snapshot;
 mod store_clock;
 mod tables;
 mod tx;
@@ -80,19 +89,22 @@ use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::registry::rules::{OwnerGuard, StrictOwnerGuard};
 use lapsed_core::{Error, Result, SystemId};
-use redb::{Database, ReadableDatabase, StorageBackend};
+use redb::StorageBackend;
 
 use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
+use crate::open_store::DiskOptions;
 use crate::owners::OwnerTable;
+use crate::snapshot::Snapshot;
 use crate::store_clock::StoreClock;
-use crate::tables::{FORMAT, FORMAT_BEFORE, META, definition, number, to_number};
+use crate::tables::{META, number, to_number};
 use crate::tx::{Changed, Tx};
 use crate::writer::{Chore, Undone, Writer, WriterCallbacks};
 
 pub use crate::availability::{EmbeddedTruth, LogRow, LogStatus};
 pub use crate::inflight::EmbeddedInflight;
 pub use crate::leases::{EmbeddedLeases, HOLD as LEASES_HOLD};
+pub use crate::location::StoreFile;
 pub use crate::registry::EmbeddedRegistry;
 pub use crate::sessions::EmbeddedSessions;
 /// The bytes behind an in-memory store. The simulation passes one that crashes.
@@ -107,6 +119,8 @@ const MIRROR_ROWS_MAX: usize = 2_000;
 pub struct Options {
     /// How much of the file is cached in memory.
     pub cache_bytes: usize,
+    /// How much waits in the log, and in memory, before it is brought into the database.
+    pub checkpoint_bytes: usize,
     pub clock: Arc<dyn Clock>,
     /// The guard that decides whether an owner is dead.
     pub guard: Arc<dyn OwnerGuard>,
@@ -116,9 +130,17 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             cache_bytes: 256 << 20,
+            checkpoint_bytes: 32 << 20,
             clock: SystemClock::shared(),
             guard: Arc::new(StrictOwnerGuard),
         }
+    }
+}
+
+impl Options {
+    fn disk(&self) -> DiskOptions {
+        let Options { cache_bytes, checkpoint_bytes, .. } = *self;
+        DiskOptions { cache_bytes, checkpoint_bytes }
     }
 }
 
@@ -163,26 +185,29 @@ impl Embedded {
     /// Opens the store in the folder `dir` and creates it if it does not exist. Only one process
     /// can have it open.
     pub fn open(dir: &Path, options: Options) -> Result<Embedded> {
-        Self::start(Disk::open_folder(dir, options.cache_bytes)?, options, true)
+        Self::start(Disk::open_folder(dir, options.disk())?, options, true)
     }
 
     /// A store without a file, lost when dropped. It has no thread: every call is carried out by
     /// its caller, so that a simulation repeats exactly.
     pub fn in_memory(options: Options) -> Result<Embedded> {
-        Self::with_backend(options, || Box::new(redb::backends::InMemoryBackend::new()))
+        // Its callers wait for checkpoints, so these are small.
+        let checkpoint_bytes = options.checkpoint_bytes.min(1 << 20);
+        let options = Options { checkpoint_bytes, ..options };
+        Self::with_backend(options, |_| Box::new(redb::backends::InMemoryBackend::new()))
     }
 
-    /// A store on the caller's bytes; `make` is called each time the store is opened.
+    /// A store on the caller's bytes; `make` is called for each of its files, each time the store is opened.
     pub fn with_backend(
         options: Options,
-        make: impl Fn() -> Box<dyn StorageBackend> + Send + Sync + 'static,
+        make: impl Fn(StoreFile) -> Box<dyn StorageBackend> + Send + Sync + 'static,
     ) -> Result<Embedded> {
-        Self::start(Disk::in_memory(Box::new(make), options.cache_bytes), options, false)
+        Self::start(Disk::in_memory(Box::new(make), options.disk()), options, false)
     }
 
     fn start(disk: Disk, options: Options, threaded: bool) -> Result<Embedded> {
         let disk = Arc::new(disk);
-        let opened = disk.open(|database| Opened::read(database, &disk.name))?;
+        let opened = disk.open(|snapshot| Opened::read(snapshot, &disk.name))?;
         let store_clock =
             Arc::new(StoreClock::new(options.clock.clone(), opened.high_ms, threaded));
         let incarnation = format!("{}-{:08x}", opened.opens + 1, options.clock.random() as u32);
@@ -312,33 +337,18 @@ struct Opened {
 }
 
 impl Opened {
-    fn read(database: &Database, place: &str) -> Result<Opened> {
-        let told = |fault: Fault| fault.told(place);
-        let txn = database.begin_read().map_err(|e| told(e.into()))?;
-        let meta = match txn.open_table(definition(META)) {
-            Ok(meta) => meta,
-            Err(redb::TableError::TableDoesNotExist(_)) => {
+    fn read(snapshot: &Snapshot, place: &str) -> Result<Opened> {
+        let read = || -> Tried<Opened> {
+            let Some(meta) = snapshot.table(META)? else {
                 return Ok(Opened { opens: 0, high_ms: 0 });
-            }
-            Err(error) => return Err(told(error.into())),
+            };
+            let number = |key: &str| -> Tried<u64> {
+                let value = meta.get(key.as_bytes())?;
+                Ok(value.and_then(|value| to_number(value.value())).unwrap_or(0))
+            };
+            Ok(Opened { opens: number("opens")?, high_ms: number("high_ms")? })
         };
-        let read = |key: &str| -> Result<Option<u64>> {
-            let value = meta.get(key.as_bytes()).map_err(|e| told(e.into()))?;
-            Ok(value.and_then(|v| to_number(v.value())))
-        };
-        match read("format")? {
-            Some(FORMAT | FORMAT_BEFORE) => Ok(Opened {
-                opens: read("opens")?.unwrap_or(0),
-                high_ms: read("high_ms")?.unwrap_or(0),
-            }),
-            other => Err(Error::Corrupt {
-                store: place.to_owned(),
-                what: format!(
-                    "its format is {other:?} and this version knows {FORMAT_BEFORE} and {FORMAT}. \
-                     Nothing was changed: use the version that wrote it"
-                ),
-            }),
-        }
+        read().map_err(|fault: Fault| fault.told(place))
     }
 }
 
@@ -351,7 +361,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 
 fn note_opening(inner: &Arc<Inner>, opens: u64) -> Result<()> {
     let noted =
-        inner.writer.write(move |tx: &mut Tx<'_>| tx.meta_put(b"opens", &number(opens)), |()| {});
+        inner.writer.write(move |tx: &mut Tx| tx.meta_put(b"opens", &number(opens)), |()| {});
     match block_on(noted) {
         // A full disk must not keep the store from serving reads.
         Err(Error::Unavailable { what, .. }) if !inner.disk.has_room() => {
@@ -368,7 +378,7 @@ pub(crate) trait StoredSystem: Send + Sync {
     /// Reads all of the system's in-memory state again from disk.
     fn read(&self, disk: &Disk) -> Result<()>;
     /// Writes what is written once per batch.
-    fn stamp(&self, _: &mut Tx<'_>) -> Tried<()> {
+    fn stamp(&self, _: &mut Tx) -> Tried<()> {
         Ok(())
     }
     /// Applies the changes of a durable batch to the in-memory state.
@@ -385,23 +395,21 @@ impl StoreState {
     }
 
     /// Writes at most `limit` changed deadlines of each system.
-    fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
+    fn mirror(&self, tx: &mut Tx, limit: usize) -> Tried<()> {
         self.systems().iter().try_for_each(|system| system.owners().mirror(tx, limit))
     }
 
     fn reopen(&self) -> Result<()> {
         self.disk.close();
-        self.disk.open(|database| Opened::read(database, &self.disk.name)).map(|_| ())
+        self.disk.open(|snapshot| Opened::read(snapshot, &self.disk.name)).map(|_| ())
     }
 }
 
 impl WriterCallbacks for StoreState {
-    fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
+    fn stamp(&self, tx: &mut Tx) -> Tried<()> {
         if tx.has_changed() {
             self.systems().iter().try_for_each(|system| system.stamp(tx))?;
         }
-        // With every batch, because any may be the first that an older version could not read.
-        tx.meta_put(b"format", &number(FORMAT))?;
         tx.meta_put(b"high_ms", &number(self.store_clock.now_ms()))
     }
 

@@ -15,6 +15,9 @@ use crate::owners::load::open;
 use crate::tables::{META, batch_key, number, to_number};
 use crate::tx::Tx;
 
+/// How many old notes are removed when one is added.
+const PRUNE_MAX: usize = 64;
+
 fn table(system: &SystemId) -> Arc<str> {
     Arc::from(format!("{system}/notes"))
 }
@@ -28,16 +31,18 @@ fn note_key(book: &Name, seq: u64) -> Vec<u8> {
 }
 
 /// Removes the notes that are too old once note `seq` exists.
-fn prune(tx: &mut Tx<'_>, table: &Arc<str>, book: &Name, seq: u64) -> Tried<()> {
+fn prune(tx: &mut Tx, table: &Arc<str>, book: &Name, seq: u64) -> Tried<()> {
     let Some(last) = seq.checked_sub(NOTES_MAX) else { return Ok(()) };
     let (from, to) = (note_key(book, 0), note_key(book, last));
-    let rows = tx.table(table)?;
-    rows.retain_in(&from[..]..=&to[..], |_, _| false)?;
-    Ok(())
+    let mut old = Vec::new();
+    for row in tx.range(table, &from[..]..=&to[..])?.take(PRUNE_MAX) {
+        old.push(row?.0.value().to_vec());
+    }
+    old.iter().try_for_each(|key| tx.remove(table, key))
 }
 
 /// Takes or renews the turn; whether `holder` has it now.
-fn stand(tx: &mut Tx<'_>, key: &[u8], holder: String, now_ms: u64, ttl_ms: u64) -> Tried<bool> {
+fn stand(tx: &mut Tx, key: &[u8], holder: String, now_ms: u64, ttl_ms: u64) -> Tried<bool> {
     let held: Option<Term> = match tx.meta_get(key)? {
         Some(bytes) => Some(serde_json::from_slice(&bytes)?),
         None => None,
@@ -57,7 +62,7 @@ impl NoteStore for Embedded {
         let (table, book, text) = (table(system), book.clone(), text.to_owned());
         let counter = meta_key("next_note", system, &book);
         let store_clock = self.inner.store_clock.clone();
-        let job = move |tx: &mut Tx<'_>| {
+        let job = move |tx: &mut Tx| {
             let seq = tx.take_numbers(&counter, 1)?;
             let note = Note { seq, at_ms: store_clock.now_ms(), text };
             tx.put(&table, &note_key(&book, seq), &serde_json::to_vec(&note)?)?;
@@ -80,14 +85,15 @@ impl NoteStore for Embedded {
 
     async fn delete_note(&self, system: &SystemId, book: &Name, seq: u64) -> Result<bool> {
         let (table, key) = (table(system), note_key(book, seq));
-        self.inner.writer.write(move |tx: &mut Tx<'_>| tx.remove(&table, &key), |_| {}).await
+        let job = move |tx: &mut Tx| Ok(tx.take(&table, &key)?.is_some());
+        self.inner.writer.write(job, |_| {}).await
     }
 
     async fn mark(&self, system: &SystemId, name: &Name) -> Result<Option<u64>> {
         let read = || -> Tried<Option<u64>> {
             let txn = self.inner.disk.read()?;
             let Some(meta) = open(&txn, META)? else { return Ok(None) };
-            let found = meta.get(&*meta_key("mark", system, name))?;
+            let found = meta.get(&meta_key("mark", system, name))?;
             let readable =
                 |bytes: &[u8]| to_number(bytes).ok_or_else(|| Fault::row("a mark is not a number"));
             found.map(|value| readable(value.value())).transpose()
@@ -97,7 +103,7 @@ impl NoteStore for Embedded {
 
     async fn advance_mark(&self, system: &SystemId, name: &Name, to: u64) -> Result<u64> {
         let key = meta_key("mark", system, name);
-        let job = move |tx: &mut Tx<'_>| {
+        let job = move |tx: &mut Tx| {
             let stood = tx.meta_get(&key)?.and_then(|bytes| to_number(&bytes));
             match stood {
                 Some(stood) if stood >= to => Ok(stood),
@@ -116,7 +122,7 @@ impl NoteStore for Embedded {
     ) -> Result<bool> {
         let (key, holder) = (meta_key("turn", system, name), holder.to_owned());
         let store_clock = self.inner.store_clock.clone();
-        let job = move |tx: &mut Tx<'_>| stand(tx, &key, holder, store_clock.now_ms(), ttl_ms);
+        let job = move |tx: &mut Tx| stand(tx, &key, holder, store_clock.now_ms(), ttl_ms);
         self.inner.writer.write(job, |_| {}).await
     }
 
@@ -124,8 +130,7 @@ impl NoteStore for Embedded {
         let (key, holder) = (meta_key("turn", system, name), holder.to_owned());
         let store_clock = self.inner.store_clock.clone();
         // A turn of length 0: the next one to ask gets it.
-        let job =
-            move |tx: &mut Tx<'_>| stand(tx, &key, holder, store_clock.now_ms(), 0).map(|_| ());
+        let job = move |tx: &mut Tx| stand(tx, &key, holder, store_clock.now_ms(), 0).map(|_| ());
         self.inner.writer.write(job, |()| {}).await
     }
 }

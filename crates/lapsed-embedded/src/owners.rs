@@ -353,7 +353,7 @@ macro_rules! impl_system_with_owners {
                 /// Runs a job on the writer's thread.
                 async fn write<T: Send + 'static>(
                     &self,
-                    work: impl FnOnce(&Core, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+                    work: impl FnOnce(&Core, &mut Tx) -> Tried<T> + Send + 'static,
                     done: impl FnOnce(&T) + Send + 'static,
                 ) -> Result<T> {
                     let core = self.core.clone();

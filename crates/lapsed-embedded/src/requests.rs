@@ -4,7 +4,6 @@
 //! attempts of one request, one makes the change and the other finds what was kept.
 
 use lapsed_core::request::{REQUEST_AGE_MS, REQUESTS_MAX, RequestId};
-use redb::{ReadableTable, ReadableTableMetadata};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,11 +31,7 @@ pub(crate) struct Requests<'a> {
 
 impl Requests<'_> {
     /// What was kept for this request. `KeyReused` if its key came before with other content.
-    pub fn find<T: DeserializeOwned>(
-        &self,
-        tx: &mut Tx<'_>,
-        request: &RequestId,
-    ) -> Tried<Option<T>> {
+    pub fn find<T: DeserializeOwned>(&self, tx: &mut Tx, request: &RequestId) -> Tried<Option<T>> {
         let Some(row) = self.row(tx, request.key.as_str())? else { return Ok(None) };
         // The answer of another operation does not fit, whatever the fingerprint.
         match serde_json::from_value(row.answer) {
@@ -48,9 +43,9 @@ impl Requests<'_> {
     /// Carries out `work` and keeps its answer, or answers what was kept.
     pub fn once<T: Serialize + DeserializeOwned>(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         request: &RequestId,
-        work: impl FnOnce(&mut Tx<'_>) -> Tried<T>,
+        work: impl FnOnce(&mut Tx) -> Tried<T>,
     ) -> Tried<T> {
         if let Some(answer) = self.find(tx, request)? {
             return Ok(answer);
@@ -63,7 +58,7 @@ impl Requests<'_> {
     /// Keeps a request with its answer, in place of what was kept for it before.
     pub fn keep<T: Serialize + DeserializeOwned>(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         request: &RequestId,
         answer: &T,
     ) -> Tried<()> {
@@ -71,23 +66,23 @@ impl Requests<'_> {
         self.put(tx, request.key.as_str(), &request.fingerprint, answer)
     }
 
-    pub fn forget(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<()> {
+    pub fn forget(&self, tx: &mut Tx, request: &RequestId) -> Tried<()> {
         self.remove(tx, request.key.as_str())
     }
 
     /// Notes that this attempt was given up, so that it is not carried out any more.
-    pub fn give_up(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<()> {
+    pub fn give_up(&self, tx: &mut Tx, request: &RequestId) -> Tried<()> {
         let key = given_up_key(request);
         self.remove(tx, &key)?;
         self.put(tx, &key, "", &())
     }
 
-    pub fn is_given_up(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<bool> {
+    pub fn is_given_up(&self, tx: &mut Tx, request: &RequestId) -> Tried<bool> {
         Ok(self.row(tx, &given_up_key(request))?.is_some())
     }
 
     /// A row that is not too old.
-    fn row(&self, tx: &mut Tx<'_>, key: &str) -> Tried<Option<RequestRow<Value>>> {
+    fn row(&self, tx: &mut Tx, key: &str) -> Tried<Option<RequestRow<Value>>> {
         let Some(row) = tx.get(&self.tables.requests, key.as_bytes())? else { return Ok(None) };
         let row: RequestRow<Value> = serde_json::from_slice(&row)?;
         Ok(Some(row).filter(|row| self.now_ms.saturating_sub(row.at_ms) < REQUEST_AGE_MS))
@@ -95,30 +90,45 @@ impl Requests<'_> {
 
     fn put<T: Serialize>(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         key: &str,
         fingerprint: &str,
         answer: &T,
     ) -> Tried<()> {
         let row = RequestRow { at_ms: self.now_ms, fingerprint: fingerprint.to_owned(), answer };
+        let count = self.count(tx)? + 1;
         tx.put(&self.tables.requests, key.as_bytes(), &serde_json::to_vec(&row)?)?;
         tx.put(&self.tables.requests_at, &at_key(self.now_ms, key.as_bytes()), &[])?;
-        self.forget_old(tx)
+        self.forget_old(tx, count)
     }
 
-    fn remove(&self, tx: &mut Tx<'_>, key: &str) -> Tried<()> {
+    fn remove(&self, tx: &mut Tx, key: &str) -> Tried<()> {
         let Some(row) = tx.take(&self.tables.requests, key.as_bytes())? else { return Ok(()) };
         let row: RequestRow<Value> = serde_json::from_slice(&row)?;
         tx.remove(&self.tables.requests_at, &at_key(row.at_ms, key.as_bytes()))?;
-        Ok(())
+        let count = self.count(tx)?;
+        self.set_count(tx, count.saturating_sub(1))
+    }
+
+    /// How many requests are kept. A folder of an older version has no such number: they are counted once.
+    fn count(&self, tx: &mut Tx) -> Tried<u64> {
+        let count = tx.meta_get(&self.tables.requests_count)?;
+        if let Some(count) = count.and_then(|bytes| crate::tables::to_number(&bytes)) {
+            return Ok(count);
+        }
+        let rows = tx.range::<&[u8]>(&self.tables.requests_at, ..)?;
+        rows.map(|row| row.map(|_| 1)).sum()
+    }
+
+    fn set_count(&self, tx: &mut Tx, count: u64) -> Tried<()> {
+        tx.meta_put(&self.tables.requests_count, &number(count))
     }
 
     /// Forgets some requests that are too old or too many, the oldest first.
-    fn forget_old(&self, tx: &mut Tx<'_>) -> Tried<()> {
-        let table = tx.table(&self.tables.requests_at)?;
-        let over = usize::try_from(table.len()?.saturating_sub(REQUESTS_MAX)).unwrap_or(FORGET_MAX);
+    fn forget_old(&self, tx: &mut Tx, count: u64) -> Tried<()> {
+        let over = usize::try_from(count.saturating_sub(REQUESTS_MAX)).unwrap_or(FORGET_MAX);
         let mut old: Vec<Vec<u8>> = Vec::new();
-        for row in table.iter()?.take(FORGET_MAX) {
+        for row in tx.range::<&[u8]>(&self.tables.requests_at, ..)?.take(FORGET_MAX) {
             let key = row?.0.value().to_vec();
             let at_ms = crate::tables::to_number(&key)
                 .ok_or_else(|| Fault::row("a key of `requests_at` has no time"))?;
@@ -127,11 +137,11 @@ impl Requests<'_> {
             }
             old.push(key);
         }
-        for key in old {
+        for key in &old {
             tx.remove(&self.tables.requests, &key[8..])?;
-            tx.remove(&self.tables.requests_at, &key)?;
+            tx.remove(&self.tables.requests_at, key)?;
         }
-        Ok(())
+        self.set_count(tx, count - old.len() as u64)
     }
 }
 

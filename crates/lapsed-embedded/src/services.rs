@@ -27,24 +27,19 @@ fn brake_key(system: &SystemId) -> Vec<u8> {
     format!("brake/{system}").into_bytes()
 }
 
-fn read_term(tx: &mut Tx<'_>, system: &SystemId) -> Tried<Option<Term>> {
+fn read_term(tx: &mut Tx, system: &SystemId) -> Tried<Option<Term>> {
     match tx.meta_get(&term_key(system))? {
         Some(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
         None => Ok(None),
     }
 }
 
-fn write_term(tx: &mut Tx<'_>, system: &SystemId, term: &Term) -> Tried<()> {
+fn write_term(tx: &mut Tx, system: &SystemId, term: &Term) -> Tried<()> {
     tx.meta_put(&term_key(system), &serde_json::to_vec(term)?)
 }
 
 /// Whether `number` is the current term and has not expired. Checked inside the job that acts.
-pub(crate) fn term_holds(
-    tx: &mut Tx<'_>,
-    system: &SystemId,
-    number: u64,
-    now_ms: u64,
-) -> Tried<bool> {
+pub(crate) fn term_holds(tx: &mut Tx, system: &SystemId, number: u64, now_ms: u64) -> Tried<bool> {
     let term = read_term(tx, system)?;
     Ok(term.is_some_and(|term| term.number == number && now_ms < term.until_ms))
 }
@@ -52,7 +47,7 @@ pub(crate) fn term_holds(
 /// Whether this store keeps a term of `system` that is not `number`, or that has expired. If it
 /// never kept one, the leader is elected elsewhere.
 pub(crate) fn term_is_over(
-    tx: &mut Tx<'_>,
+    tx: &mut Tx,
     system: &SystemId,
     number: u64,
     now_ms: u64,
@@ -120,7 +115,7 @@ impl Store for Embedded {
     ) -> Result<Option<Term>> {
         let (system, candidate) = (system.clone(), candidate.to_owned());
         let store_clock = self.inner.store_clock.clone();
-        let job = move |tx: &mut Tx<'_>| {
+        let job = move |tx: &mut Tx| {
             let now_ms = store_clock.now_ms();
             let held = read_term(tx, &system)?;
             let last = held.as_ref().map_or(0, |term| term.number);
@@ -144,7 +139,7 @@ impl Store for Embedded {
 
     async fn resign(&self, system: &SystemId, number: u64) -> Result<()> {
         let system = system.clone();
-        let job = move |tx: &mut Tx<'_>| match read_term(tx, &system)? {
+        let job = move |tx: &mut Tx| match read_term(tx, &system)? {
             // The number is kept, so that the next term's number is larger.
             Some(term) if term.number == number => {
                 write_term(tx, &system, &Term { until_ms: 0, ..term })
@@ -160,7 +155,7 @@ impl Store for Embedded {
 
     async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
         let (key, record) = (brake_key(system), next.clone());
-        let job = move |tx: &mut Tx<'_>| {
+        let job = move |tx: &mut Tx| {
             let stored: BrakeRecord = match tx.meta_get(&key)? {
                 Some(bytes) => serde_json::from_slice(&bytes)?,
                 None => BrakeRecord::default(),

@@ -20,7 +20,7 @@
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
 //! | `S/log_of` | provider, 0, log number | empty: the log rows of each provider |
 //! | `S/requests` | key of a request, or `!` and an attempt that was given up | time, fingerprint and answer as JSON; ten minutes and 100,000 rows at most |
-//! | `S/requests_at` | time, key of `S/requests` | empty: the requests by age |
+//! | `S/requests_at` | time, key of `S/requests` | empty: the requests by age; their number is `requests_count/S` in `meta` |
 //! | `S/notes` | book, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
 //! A job is one row that moves between `S/queued`, `S/held` and `S/dead`, so that it is always in
@@ -49,11 +49,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) type Bytes = &'static [u8];
 
 /// Version of this layout. A file with a newer version is refused.
-pub(crate) const FORMAT: u64 = 2;
+pub(crate) const FORMAT: u64 = 3;
 
-/// An older version of this layout that this version reads: its leases, receipts and jobs are JSON.
-/// The first batch makes it [`FORMAT`].
-pub(crate) const FORMAT_BEFORE: u64 = 1;
+/// Older versions of this layout that this version reads. Both have no log. In 1, leases, receipts and jobs are JSON. The
+/// first batch makes them [`FORMAT`].
+pub(crate) const FORMATS_READ: [u64; 2] = [1, 2];
 
 /// Table of counters and settings.
 pub(crate) const META: &str = "meta";
@@ -85,6 +85,7 @@ pub(crate) struct Tables {
     pub next_log: Vec<u8>,
     pub settings: Vec<u8>,
     pub token_floor: Vec<u8>,
+    pub requests_count: Vec<u8>,
 }
 
 impl Tables {
@@ -115,6 +116,7 @@ impl Tables {
             next_log: format!("next_log/{id}").into_bytes(),
             settings: format!("settings/{id}").into_bytes(),
             token_floor: format!("token_floor/{id}").into_bytes(),
+            requests_count: format!("requests_count/{id}").into_bytes(),
         }
     }
 }

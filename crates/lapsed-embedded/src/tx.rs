@@ -1,22 +1,23 @@
-//! One write transaction, shared by all jobs of a batch. It opens each table once, and keeps the
-//! jobs' changes of in-memory state until the commit.
+//! The transaction of one batch: what its jobs read and write, and their changes of in-memory state until the commit.
 
 use std::collections::HashMap;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use redb::{ReadableTable, Table, WriteTransaction};
 
-use crate::fault::Fault;
+use crate::fault::Tried;
 use crate::holder_index::Changes;
 use crate::inflight::JobChanges;
-use crate::tables::{Bytes, META, definition, number, to_number};
+use crate::memtable::BatchRows;
+use crate::snapshot::{Range, Snapshot, Table};
+use crate::tables::{META, number, to_number};
 
-type Opened<'t> = Table<'t, Bytes, Bytes>;
-
-pub(crate) struct Tx<'t> {
-    txn: &'t WriteTransaction,
-    tables: HashMap<Arc<str>, Opened<'t>, RandomState>,
+pub(crate) struct Tx {
+    snapshot: Snapshot,
+    /// The tables that were read, as they were before this batch.
+    tables: HashMap<Arc<str>, Table, RandomState>,
+    rows: BatchRows,
     meta: Arc<str>,
     changed: Changed,
     then: Vec<AfterCommit>,
@@ -45,37 +46,62 @@ pub(crate) struct CommitEffects {
     pub then: Vec<AfterCommit>,
 }
 
-impl<'t> Tx<'t> {
-    pub fn new(txn: &'t WriteTransaction) -> Self {
-        let (tables, changed, then) = (HashMap::default(), Changed::default(), Vec::new());
-        Tx { txn, tables, meta: Arc::from(META), changed, then }
+impl Tx {
+    pub fn new(snapshot: Snapshot) -> Self {
+        Tx {
+            snapshot,
+            tables: HashMap::default(),
+            rows: BatchRows::default(),
+            meta: Arc::from(META),
+            changed: Changed::default(),
+            then: Vec::new(),
+        }
     }
 
-    pub fn table(&mut self, name: &Arc<str>) -> Result<&mut Opened<'t>, Fault> {
+    /// A table as it was before this batch.
+    fn before(&mut self, name: &Arc<str>) -> Tried<&Table> {
         if !self.tables.contains_key(name) {
-            let table = self.txn.open_table(definition(name))?;
+            let table = self.snapshot.table(name)?.unwrap_or_else(Table::empty);
             self.tables.insert(name.clone(), table);
         }
-        Ok(self.tables.get_mut(name).expect("it was inserted just now"))
+        Ok(self.tables.get(name).expect("it was inserted just now"))
     }
 
-    pub fn get(&mut self, table: &Arc<str>, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        Ok(self.table(table)?.get(key)?.map(|value| value.value().to_vec()))
+    pub fn get(&mut self, table: &Arc<str>, key: &[u8]) -> Tried<Option<Vec<u8>>> {
+        if let Some(value) = self.rows.get(table, key) {
+            return Ok(value.as_ref().map(|value| value.to_vec()));
+        }
+        Ok(self.before(table)?.get(key)?.map(|value| value.value().to_vec()))
     }
 
-    pub fn put(&mut self, table: &Arc<str>, key: &[u8], value: &[u8]) -> Result<(), Fault> {
-        self.table(table)?.insert(key, value)?;
+    /// The rows of a table in a range of keys, in order.
+    pub fn range<'a, K: AsRef<[u8]>>(
+        &'a mut self,
+        table: &'a Arc<str>,
+        keys: impl RangeBounds<K>,
+    ) -> Tried<Range<'a>> {
+        self.before(table)?;
+        self.tables[table].range_under(Some((&self.rows, table)), keys)
+    }
+
+    pub fn put(&mut self, table: &Arc<str>, key: &[u8], value: &[u8]) -> Tried<()> {
+        self.rows.set(table, key, Some(Arc::from(value)));
         Ok(())
     }
 
-    /// Removes a row; whether it existed.
-    pub fn remove(&mut self, table: &Arc<str>, key: &[u8]) -> Result<bool, Fault> {
-        Ok(self.table(table)?.remove(key)?.is_some())
+    /// Removes a row, if it exists.
+    pub fn remove(&mut self, table: &Arc<str>, key: &[u8]) -> Tried<()> {
+        self.rows.set(table, key, None);
+        Ok(())
     }
 
     /// Removes a row and returns its value, if it existed.
-    pub fn take(&mut self, table: &Arc<str>, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
-        Ok(self.table(table)?.remove(key)?.map(|value| value.value().to_vec()))
+    pub fn take(&mut self, table: &Arc<str>, key: &[u8]) -> Tried<Option<Vec<u8>>> {
+        let value = self.get(table, key)?;
+        if value.is_some() {
+            self.remove(table, key)?;
+        }
+        Ok(value)
     }
 
     /// Changes of this batch to the entries of a system, by the name of its `held` table.
@@ -103,24 +129,26 @@ impl<'t> Tx<'t> {
         self.then.push(Box::new(change));
     }
 
-    /// All changes, to be applied after the commit.
-    pub fn into_commit_effects(self) -> CommitEffects {
-        CommitEffects { changed: self.changed, then: self.then }
+    /// The rows to commit, and the changes to be applied after that.
+    pub fn into_parts(self) -> (BatchRows, CommitEffects) {
+        (self.rows, CommitEffects { changed: self.changed, then: self.then })
     }
 
-    pub fn meta_get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    pub fn meta_get(&mut self, key: &[u8]) -> Tried<Option<Vec<u8>>> {
         self.get(&self.meta.clone(), key)
     }
 
-    pub fn meta_put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Fault> {
+    pub fn meta_put(&mut self, key: &[u8], value: &[u8]) -> Tried<()> {
         self.put(&self.meta.clone(), key, value)
     }
 
     /// Reserves the next `count` numbers of a counter that starts at 1, and returns the first of
     /// them.
-    pub fn take_numbers(&mut self, counter: &[u8], count: u64) -> Result<u64, Fault> {
+    pub fn take_numbers(&mut self, counter: &[u8], count: u64) -> Tried<u64> {
         let next = self.meta_get(counter)?.and_then(|bytes| to_number(&bytes)).unwrap_or(1);
-        self.meta_put(counter, &number(next + count))?;
+        if count > 0 {
+            self.meta_put(counter, &number(next + count))?;
+        }
         Ok(next)
     }
 }

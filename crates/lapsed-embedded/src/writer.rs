@@ -32,7 +32,7 @@ const LULL_MAX: Duration = Duration::from_millis(10);
 /// One caller's job: it runs in the transaction, and then learns the result of the commit.
 trait Job: Send {
     /// Runs the job. `Err` only if the whole batch must be undone.
-    fn run(&mut self, tx: &mut Tx<'_>) -> Tried<()>;
+    fn run(&mut self, tx: &mut Tx) -> Tried<()>;
     fn finish(self: Box<Self>, outcome: Result<()>);
 }
 
@@ -46,10 +46,10 @@ struct Task<T, W, D> {
 impl<T, W, D> Job for Task<T, W, D>
 where
     T: Send,
-    W: FnOnce(&mut Tx<'_>) -> Tried<T> + Send,
+    W: FnOnce(&mut Tx) -> Tried<T> + Send,
     D: FnOnce(&T) + Send,
 {
-    fn run(&mut self, tx: &mut Tx<'_>) -> Tried<()> {
+    fn run(&mut self, tx: &mut Tx) -> Tried<()> {
         let Some(work) = self.work.take() else { return Ok(()) };
         match work(tx) {
             Ok(value) => self.value = Some(Ok(value)),
@@ -81,7 +81,7 @@ enum Message {
 }
 
 /// A write that the store itself needs, such as changed deadlines.
-pub(crate) type Chore<'a> = Box<dyn FnOnce(&mut Tx<'_>) -> Tried<()> + Send + 'a>;
+pub(crate) type Chore<'a> = Box<dyn FnOnce(&mut Tx) -> Tried<()> + Send + 'a>;
 
 /// Why a batch was undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub(crate) enum Undone {
 pub(crate) trait WriterCallbacks: Send + Sync {
     /// Called last in every batch: writes the time, so that the clock never goes back, and what is
     /// written once per batch.
-    fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()>;
+    fn stamp(&self, tx: &mut Tx) -> Tried<()>;
     /// Called when a batch is durable, with its changes of in-memory state.
     fn committed(&self, changed: Changed);
     /// Called regularly, also without jobs. The returned write is carried out at once.
@@ -137,7 +137,7 @@ impl Writer {
     /// Runs `work` in the next batch and `done` after the commit, then returns.
     pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&mut Tx) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         self.send(Message::Job, work, done).await
@@ -147,7 +147,7 @@ impl Writer {
     /// among the calls of [`Writer::write`].
     pub async fn sweep<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&mut Tx) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         self.send(Message::Sweep, work, done).await
@@ -156,7 +156,7 @@ impl Writer {
     async fn send<T: Send + 'static>(
         &self,
         message: fn(Box<dyn Job>) -> Message,
-        work: impl FnOnce(&mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&mut Tx) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
@@ -218,6 +218,9 @@ impl Worker {
             }
             if quit {
                 return;
+            }
+            if self.disk.has_failed() {
+                callbacks.undone(Undone::DiskFailed);
             }
             if let Some(chore) = callbacks.tick() {
                 let done = self.disk.has_room().then(|| commit(&self.disk, &*callbacks, chore));
@@ -289,7 +292,7 @@ fn run_batch(disk: &Disk, callbacks: &dyn WriterCallbacks, mut jobs: Vec<Box<dyn
 fn commit(
     disk: &Disk,
     callbacks: &dyn WriterCallbacks,
-    work: impl FnOnce(&mut Tx<'_>) -> Tried<()>,
+    work: impl FnOnce(&mut Tx) -> Tried<()>,
 ) -> std::result::Result<(), (Error, Option<Undone>)> {
     let told = |fault: Fault| {
         let why = match fault {
@@ -298,24 +301,14 @@ fn commit(
         };
         (fault.told(&disk.name), Some(why))
     };
-    let database = disk.database().map_err(|error| (error, None))?;
-    let txn = database.begin_write().map_err(|e| told(e.into()))?;
-    let ran = {
-        let mut tx = Tx::new(&txn);
-        work(&mut tx).and_then(|()| callbacks.stamp(&mut tx)).map(|()| tx.into_commit_effects())
-    };
-    match ran {
-        Ok(effects) => {
-            txn.commit().map_err(|e| told(e.into()))?;
-            callbacks.committed(effects.changed);
-            effects.then.into_iter().for_each(|change| change());
-            Ok(())
-        }
-        Err(fault) => {
-            let _ = txn.abort();
-            Err(told(fault))
-        }
-    }
+    let snapshot = disk.read().map_err(|error| (error, None))?;
+    let mut tx = Tx::new(snapshot);
+    work(&mut tx).and_then(|()| callbacks.stamp(&mut tx)).map_err(told)?;
+    let (rows, effects) = tx.into_parts();
+    disk.append(rows).map_err(told)?;
+    callbacks.committed(effects.changed);
+    effects.then.into_iter().for_each(|change| change());
+    Ok(())
 }
 
 #[cfg(test)]
@@ -326,11 +319,12 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
+    use crate::open_store::DiskOptions;
 
     struct NoCallbacks;
 
     impl WriterCallbacks for NoCallbacks {
-        fn stamp(&self, _: &mut Tx<'_>) -> Tried<()> {
+        fn stamp(&self, _: &mut Tx) -> Tried<()> {
             Ok(())
         }
         fn committed(&self, _: Changed) {}
@@ -342,7 +336,7 @@ mod tests {
 
     type Order = Arc<Mutex<Vec<&'static str>>>;
 
-    fn noted(order: &Order, what: &'static str) -> impl FnOnce(&mut Tx<'_>) -> Tried<()> + use<> {
+    fn noted(order: &Order, what: &'static str) -> impl FnOnce(&mut Tx) -> Tried<()> + use<> {
         let order = order.clone();
         move |_| {
             order.lock().unwrap().push(what);
@@ -353,16 +347,17 @@ mod tests {
     /// The order in which jobs run that all wait when the writer becomes free. The names of sweeps
     /// begin with `s`.
     fn order_of(jobs: &[&'static str]) -> Vec<&'static str> {
-        let bytes = || -> Box<dyn redb::StorageBackend> {
+        let bytes = |_| -> Box<dyn redb::StorageBackend> {
             Box::new(redb::backends::InMemoryBackend::new())
         };
-        let disk = Disk::in_memory(Box::new(bytes), 1 << 20);
+        let options = DiskOptions { cache_bytes: 1 << 20, checkpoint_bytes: 1 << 20 };
+        let disk = Disk::in_memory(Box::new(bytes), options);
         disk.open(|_| Ok(())).unwrap();
         let callbacks: Arc<dyn WriterCallbacks> = Arc::new(NoCallbacks);
         let writer = Writer::threaded(Arc::new(disk), Arc::downgrade(&callbacks)).unwrap();
         let (begun, has_begun) = sync_channel::<()>(1);
         let (free, is_free) = sync_channel::<()>(1);
-        let blocks = move |_: &mut Tx<'_>| {
+        let blocks = move |_: &mut Tx| {
             let _ = begun.send(());
             let _ = is_free.recv();
             Ok(())

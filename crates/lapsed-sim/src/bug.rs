@@ -67,6 +67,8 @@ pub enum Bug {
     CallersClockJudges,
     /// The store acknowledges before its commit is durable: the disk lies about syncs.
     AcknowledgedBeforeDurable,
+    /// The log is emptied before the database has what was in it: the disk lies about syncs of the database only.
+    CheckpointNotDurable,
     /// A lookup does not look at whether the owner has ended (X4).
     LookupFindsTheEnded,
     /// The census is cached and never updated.
@@ -94,6 +96,7 @@ impl Bug {
         Bug::HandleTrustsMonotonicAlone,
         Bug::CallersClockJudges,
         Bug::AcknowledgedBeforeDurable,
+        Bug::CheckpointNotDurable,
         Bug::LookupFindsTheEnded,
         Bug::StaleCensus,
     ];
@@ -109,7 +112,7 @@ impl Bug {
             | Bug::DoubtNeverSettled
             | Bug::RetryCountedTwice
             | Bug::TallyOfIntended => Promise::P3,
-            Bug::AcknowledgedBeforeDurable => Promise::P4,
+            Bug::AcknowledgedBeforeDurable | Bug::CheckpointNotDurable => Promise::P4,
             Bug::DeadMayRegister
             | Bug::BeatRevivesTheDead
             | Bug::RestartInherits
@@ -125,7 +128,9 @@ impl Bug {
     /// The scenario that is most likely to find the bug.
     pub fn scenario(self) -> &'static str {
         match self {
-            Bug::NoStoreAwayGrace | Bug::AcknowledgedBeforeDurable => "restarts",
+            Bug::NoStoreAwayGrace | Bug::AcknowledgedBeforeDurable | Bug::CheckpointNotDurable => {
+                "restarts"
+            }
             Bug::NoBrake => "mass",
             Bug::TrustFromTheAnswer | Bug::LeaderNeverStops | Bug::TermNotFenced => "leader",
             Bug::GuardOutsideTheStep | Bug::NoIncarnationCheck | Bug::TallyOfIntended => "races",

@@ -1,18 +1,35 @@
-//! A disk that can lose power: what was synced survives, what was not may survive in part.
+//! A disk with the files of a store, which can lose power: what was synced survives, what was not may survive in part.
 //!
-//! Writes go to an image (the page cache) and wait in a list until they are synced. When the power
+//! Writes to a file go to an image (the page cache) and wait in a list until they are synced. When the power
 //! fails, each waiting piece of a page is kept or lost by itself, as the chosen [`Keep`] says. A
 //! handle that was opened before the power failed gets nothing but errors from then on.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use lapsed_embedded::Backend;
+use lapsed_embedded::{Backend, StoreFile};
 
 use crate::random::mix;
 
+/// The number of the database among the files.
+const DATABASE: usize = 0;
+
 /// The unit that a power failure keeps or loses as a whole, in bytes.
 const SECTOR: usize = 512;
+
+/// How much waits in the log of a simulated store before a checkpoint: a few batches, so that faults meet checkpoints,
+/// logs of many batches, and both files of a log.
+pub const CHECKPOINT_BYTES: usize = 4_000;
+
+/// Which syncs report success without syncing: planted bugs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lies {
+    #[default]
+    Never,
+    Always,
+    /// Those of the database, but not those of its log.
+    InTheDatabase,
+}
 
 /// What survives of the writes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +51,19 @@ pub enum SyncFault {
 
 #[derive(Debug, Default)]
 struct State {
-    image: Vec<u8>,
-    durable: Vec<u8>,
-    waiting: Vec<Write>,
+    /// The database and the two files of its log.
+    files: [FileState; 3],
     opening: u64,
     sync_fault: Option<SyncFault>,
     fired: Option<SyncFault>,
-    lies: bool,
+    lies: Lies,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    image: Vec<u8>,
+    durable: Vec<u8>,
+    waiting: Vec<Write>,
     /// Whether the length was changed since the last sync.
     resized: bool,
 }
@@ -81,16 +104,20 @@ impl Write {
 pub struct Disk(Arc<Mutex<State>>);
 
 impl Disk {
-    /// An empty disk. If it `lies`, a sync reports success without syncing.
-    pub fn new(lies: bool) -> Self {
+    /// An empty disk.
+    pub fn new(lies: Lies) -> Self {
         let disk = Disk::default();
         disk.lock().lies = lies;
         disk
     }
 
-    /// A handle that works until the power fails.
-    pub fn handle(&self) -> Box<dyn Backend> {
-        Box::new(Handle { disk: self.clone(), opening: self.lock().opening })
+    /// A handle of one of its files, which works until the power fails.
+    pub fn handle(&self, file: StoreFile) -> Box<dyn Backend> {
+        let file = match file {
+            StoreFile::Database => DATABASE,
+            StoreFile::Log(number) => 1 + number,
+        };
+        Box::new(Handle { disk: self.clone(), file, opening: self.lock().opening })
     }
 
     /// Sets or clears the fault of the next sync.
@@ -119,33 +146,24 @@ impl Disk {
 }
 
 impl State {
+    fn lies_in(&self, file: usize) -> bool {
+        match self.lies {
+            Lies::Never => false,
+            Lies::Always => true,
+            Lies::InTheDatabase => file == DATABASE,
+        }
+    }
+
     fn cut_power(&mut self, keep: Keep) {
-        self.settle(keep);
+        for number in 0..self.files.len() {
+            let lies = self.lies_in(number);
+            self.files[number].settle(keep, lies);
+        }
         self.opening += 1;
         self.sync_fault = None;
     }
 
-    /// Keeps or loses the writes that were not synced.
-    fn settle(&mut self, keep: Keep) {
-        let keeps = |at: usize| match keep {
-            Keep::Nothing => false,
-            Keep::Everything => true,
-            Keep::Some(seed) => mix(seed ^ (at / SECTOR) as u64) & 1 == 1,
-        };
-        for write in std::mem::take(&mut self.waiting) {
-            if keep != Keep::Nothing || !self.lies {
-                write.apply(&mut self.durable, keeps);
-            }
-            write.undo(&mut self.image, &self.durable);
-        }
-        // Where lengths differed, bytes may have been cut off or filled in after they were undone.
-        if self.resized || self.lies {
-            self.image.clone_from(&self.durable);
-        }
-        self.resized = false;
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync(&mut self, file: usize) -> io::Result<()> {
         self.fired = self.fired.or(self.sync_fault);
         match self.sync_fault.take() {
             Some(SyncFault::Power(keep)) => {
@@ -153,18 +171,45 @@ impl State {
                 return Err(off());
             }
             Some(SyncFault::Error(keep)) => {
-                self.settle(keep);
+                let lies = self.lies_in(file);
+                self.files[file].settle(keep, lies);
                 return Err(io::Error::other("the disk answered an error"));
             }
             None => {}
         }
-        if !self.lies {
-            self.resized = false;
-            for write in std::mem::take(&mut self.waiting) {
-                write.apply(&mut self.durable, |_| true);
-            }
+        if !self.lies_in(file) {
+            self.files[file].sync();
         }
         Ok(())
+    }
+}
+
+impl FileState {
+    /// Keeps or loses the writes that were not synced.
+    fn settle(&mut self, keep: Keep, lies: bool) {
+        let keeps = |at: usize| match keep {
+            Keep::Nothing => false,
+            Keep::Everything => true,
+            Keep::Some(seed) => mix(seed ^ (at / SECTOR) as u64) & 1 == 1,
+        };
+        for write in std::mem::take(&mut self.waiting) {
+            if keep != Keep::Nothing || !lies {
+                write.apply(&mut self.durable, keeps);
+            }
+            write.undo(&mut self.image, &self.durable);
+        }
+        // Where lengths differed, bytes may have been cut off or filled in after they were undone.
+        if self.resized || lies {
+            self.image.clone_from(&self.durable);
+        }
+        self.resized = false;
+    }
+
+    fn sync(&mut self) {
+        self.resized = false;
+        for write in std::mem::take(&mut self.waiting) {
+            write.apply(&mut self.durable, |_| true);
+        }
     }
 }
 
@@ -175,6 +220,7 @@ fn off() -> io::Error {
 #[derive(Debug)]
 struct Handle {
     disk: Disk,
+    file: usize,
     opening: u64,
 }
 
@@ -187,34 +233,36 @@ impl Handle {
 
 impl Backend for Handle {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.on()?.image.len() as u64)
+        Ok(self.on()?.files[self.file].image.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.on()?;
         let from = offset as usize;
-        let found = state.image.get(from..from + out.len());
+        let found = state.files[self.file].image.get(from..from + out.len());
         out.copy_from_slice(found.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.on()?;
-        state.image.resize(len as usize, 0);
-        state.waiting.push(Write::Length(len as usize));
-        state.resized = true;
+        let file = &mut state.files[self.file];
+        file.image.resize(len as usize, 0);
+        file.waiting.push(Write::Length(len as usize));
+        file.resized = true;
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.on()?.sync()
+        self.on()?.sync(self.file)
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.on()?;
+        let file = &mut state.files[self.file];
         let write = Write::Data { offset: offset as usize, data: data.to_vec() };
-        write.apply(&mut state.image, |_| true);
-        state.waiting.push(write);
+        write.apply(&mut file.image, |_| true);
+        file.waiting.push(write);
         Ok(())
     }
 }

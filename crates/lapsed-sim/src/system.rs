@@ -25,7 +25,7 @@ use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
 
 use crate::bug::{Bug, PlantedBug};
 use crate::clock::Time;
-use crate::disk::{Disk, Keep, SyncFault};
+use crate::disk::{CHECKPOINT_BYTES, Disk, Keep, Lies, SyncFault};
 use crate::model::Model;
 use crate::promise::{Broken, Checked, Promise};
 use crate::trace::Trace;
@@ -100,7 +100,11 @@ impl SimSystem {
             model: Model::new(parts.threshold_ms),
             trace: Trace::new(parts.printed),
             counts: SimCounts::default(),
-            disk: Disk::new(parts.planted.bug() == Some(Bug::AcknowledgedBeforeDurable)),
+            disk: Disk::new(match parts.planted.bug() {
+                Some(Bug::AcknowledgedBeforeDurable) => Lies::Always,
+                Some(Bug::CheckpointNotDurable) => Lies::InTheDatabase,
+                _ => Lies::Never,
+            }),
             handles: BTreeMap::new(),
             parts,
             system: system_id(),
@@ -200,10 +204,11 @@ impl SimSystem {
         let disk = self.disk.clone();
         let options = Options {
             cache_bytes: 1 << 20,
+            checkpoint_bytes: CHECKPOINT_BYTES,
             clock: self.parts.clock.clone(),
             guard: self.parts.planted.guard(),
         };
-        let embedded = Embedded::with_backend(options, move || disk.handle())?;
+        let embedded = Embedded::with_backend(options, move |file| disk.handle(file))?;
         let threshold = Duration::from_millis(self.parts.threshold_ms);
         let registry = embedded.registry(self.system.clone(), threshold)?;
         let store = SimStore { embedded, registry };

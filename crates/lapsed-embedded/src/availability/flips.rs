@@ -37,7 +37,7 @@ struct FlippedProvider {
 impl Core {
     pub(super) fn flip(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         batch: &Batch,
         flips: &[Flip],
         stale_ms: u64,
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// Refuses all flips with the same reason.
-    fn leave_all(&self, tx: &mut Tx<'_>, flips: &[Flip], why: Refusal) -> Tried<Vec<Flipped>> {
+    fn leave_all(&self, tx: &mut Tx, flips: &[Flip], why: Refusal) -> Tried<Vec<Flipped>> {
         let now_ms = self.store_clock.now_ms();
         let mut left = Vec::with_capacity(flips.len());
         for flip in flips {
@@ -78,7 +78,7 @@ impl Core {
     fn flip_one(
         &self,
         run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         flip: &Flip,
         stale_ms: u64,
     ) -> Tried<Flipped> {
@@ -106,7 +106,7 @@ impl Core {
 
     pub(super) fn restore(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         seq: u64,
     ) -> Tried<(Restored, Option<ProviderState>)> {
         let id = ReceiptId { system: self.id.clone(), seq };
@@ -166,7 +166,7 @@ fn taken(receipt: &Receipt, row: &ProviderRow, was: &FlippedProvider) -> Option<
 /// decision, plus the time since.
 fn note(
     run: &mut Run<'_>,
-    tx: &mut Tx<'_>,
+    tx: &mut Tx,
     flip: &Flip,
     was: &ProviderRow,
     offline_epoch: u64,

@@ -5,7 +5,6 @@ use std::sync::PoisonError;
 
 use lapsed_availability::rules::SettingsPatch;
 use lapsed_core::{Name, Result};
-use redb::{ReadTransaction, ReadableTable};
 
 use crate::StoredSystem;
 use crate::availability::Core;
@@ -14,10 +13,11 @@ use crate::disk::Disk;
 use crate::fault::{Fault, Tried};
 use crate::owners::OwnerTable;
 use crate::owners::load::open;
+use crate::snapshot::Snapshot;
 use crate::tables::META;
 
 impl Core {
-    fn load_index(&self, txn: &ReadTransaction) -> Tried<ProviderIndex> {
+    fn load_index(&self, txn: &Snapshot) -> Tried<ProviderIndex> {
         let mut index = ProviderIndex::default();
         if let Some(providers) = open(txn, &self.tables.providers)? {
             for row in providers.iter()? {
@@ -27,7 +27,7 @@ impl Core {
             }
         }
         if let Some(meta) = open(txn, META)?
-            && let Some(set) = meta.get(&*self.tables.settings)?
+            && let Some(set) = meta.get(&self.tables.settings)?
         {
             index.set = serde_json::from_slice::<SettingsPatch>(set.value())?;
         }

@@ -3,7 +3,6 @@
 use lapsed_availability::OnlineToggle;
 use lapsed_core::sweep::{Tidied, TidyLimits};
 use lapsed_core::{Name, Result};
-use redb::ReadableTable;
 use serde::{Deserialize, Serialize};
 
 use crate::availability::{Core, EmbeddedTruth};
@@ -47,7 +46,7 @@ fn read_row(key: &[u8], row: &[u8]) -> Tried<LogRow> {
 impl Core {
     pub(super) fn write_log(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         provider: &Name,
         status: LogStatus,
         at_ms: u64,
@@ -59,7 +58,7 @@ impl Core {
     }
 
     /// Bounded housekeeping of receipts and of the log.
-    pub(super) fn tidy_all(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Tidied> {
+    pub(super) fn tidy_all(&self, tx: &mut Tx, limits: &TidyLimits) -> Tried<Tidied> {
         let (tidied, _) = self.tidy(tx, limits)?;
         if let Some(term) = limits.term
             && !term_holds(tx, &self.id, term, self.store_clock.now_ms())?
@@ -71,12 +70,12 @@ impl Core {
     }
 
     /// Removes rows of the log that are older than the retention of receipts.
-    fn prune_log(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<()> {
+    fn prune_log(&self, tx: &mut Tx, limits: &TidyLimits) -> Tried<()> {
         let now_ms = self.store_clock.now_ms();
         let next = tx.take_numbers(&self.tables.next_log, 0)?;
         let keep_from = next.saturating_sub(limits.retention.count);
         let mut old = Vec::new();
-        for row in tx.table(&self.tables.log)?.iter()?.take(limits.rows) {
+        for row in tx.range::<&[u8]>(&self.tables.log, ..)?.take(limits.rows) {
             let (key, row) = row?;
             let row = read_row(key.value(), row.value())?;
             let aged = now_ms.saturating_sub(row.at_ms) > limits.retention.age_ms;

@@ -18,7 +18,7 @@ const JITTER_MS: u64 = 1_000;
 impl Core {
     pub(super) fn put_provider(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         profile: ProviderProfile,
     ) -> Tried<ProviderChange> {
         let ProviderProfile { id, display_name } = profile;
@@ -36,7 +36,7 @@ impl Core {
 
     pub(super) fn set_online(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         online: bool,
     ) -> Tried<Option<ProviderChange>> {
@@ -61,7 +61,7 @@ impl Core {
 
     pub(super) fn set_active(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         active: bool,
     ) -> Tried<Option<ProviderChange>> {
@@ -73,11 +73,7 @@ impl Core {
         self.change(tx, id, row, change).map(Some)
     }
 
-    pub(super) fn refresh(
-        &self,
-        tx: &mut Tx<'_>,
-        ids: &[(Name, u64)],
-    ) -> Tried<Vec<ProviderState>> {
+    pub(super) fn refresh(&self, tx: &mut Tx, ids: &[(Name, u64)]) -> Tried<Vec<ProviderState>> {
         let now_ms = self.store_clock.now_ms();
         let mut states = Vec::with_capacity(ids.len());
         for (id, floor) in ids {
@@ -89,7 +85,7 @@ impl Core {
         Ok(states)
     }
 
-    pub(super) fn beat(&self, tx: &mut Tx<'_>, ids: &[Name]) -> Tried<Vec<ProviderBeat>> {
+    pub(super) fn beat(&self, tx: &mut Tx, ids: &[Name]) -> Tried<Vec<ProviderBeat>> {
         let now_ms = self.store_clock.now_ms();
         let mut beats = Vec::with_capacity(ids.len());
         for id in ids {
@@ -107,12 +103,7 @@ impl Core {
     }
 
     /// Records heartbeats, given with the ages that they had at `now_ms`.
-    pub(super) fn note_beats(
-        &self,
-        tx: &mut Tx<'_>,
-        beats: &[(Name, u64)],
-        now_ms: u64,
-    ) -> Tried<u64> {
+    pub(super) fn note_beats(&self, tx: &mut Tx, beats: &[(Name, u64)], now_ms: u64) -> Tried<u64> {
         let mut moved = 0;
         for (id, age_ms) in beats {
             let Some(mut row) = self.provider(tx, id)?.filter(|row| row.is_online) else {
@@ -130,7 +121,7 @@ impl Core {
 
     pub(super) fn set_settings(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         patch: &SettingsPatch,
     ) -> Tried<AvailabilitySettings> {
         let before: SettingsPatch = match tx.meta_get(&self.tables.settings)? {

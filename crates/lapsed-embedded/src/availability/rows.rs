@@ -105,12 +105,12 @@ impl ProviderRow {
 }
 
 impl Core {
-    pub(super) fn provider(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<ProviderRow>> {
+    pub(super) fn provider(&self, tx: &mut Tx, id: &Name) -> Tried<Option<ProviderRow>> {
         let row = tx.get(&self.tables.providers, id.as_str().as_bytes())?;
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
 
-    pub(super) fn put_row(&self, tx: &mut Tx<'_>, id: &Name, row: ProviderRow) -> Tried<()> {
+    pub(super) fn put_row(&self, tx: &mut Tx, id: &Name, row: ProviderRow) -> Tried<()> {
         tx.put(&self.tables.providers, id.as_str().as_bytes(), &serde_json::to_vec(&row)?)?;
         let id = id.clone();
         self.then(tx, move |index| index.put(id, row));
@@ -121,7 +121,7 @@ impl Core {
     /// returns whether the value was different before.
     pub(super) fn change(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         mut row: ProviderRow,
         change: impl FnOnce(&mut ProviderRow, u64) -> bool,
@@ -134,12 +134,12 @@ impl Core {
         Ok(ProviderChange { state, changed, revoked: 0 })
     }
 
-    pub(super) fn session_row(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<WorkSession>> {
+    pub(super) fn session_row(&self, tx: &mut Tx, id: &Name) -> Tried<Option<WorkSession>> {
         let row = tx.get(&self.tables.chats, id.as_str().as_bytes())?;
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
 
-    pub(super) fn put_session(&self, tx: &mut Tx<'_>, session: &WorkSession) -> Tried<()> {
+    pub(super) fn put_session(&self, tx: &mut Tx, session: &WorkSession) -> Tried<()> {
         let key = session.id.as_str().as_bytes();
         tx.put(&self.tables.chats, key, &serde_json::to_vec(session)?)
     }

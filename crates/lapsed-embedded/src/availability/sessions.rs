@@ -19,7 +19,7 @@ fn occupied(session: Option<&WorkSession>) -> Option<&Name> {
 impl Core {
     pub(super) fn change_session(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         change: &SessionChange,
         max: u64,
     ) -> Tried<SessionOutcome> {
@@ -46,7 +46,7 @@ impl Core {
     }
 
     /// Why a provider cannot take one more session.
-    fn no_room(&self, tx: &mut Tx<'_>, id: &Name, max: u64) -> Tried<Option<SessionRefusal>> {
+    fn no_room(&self, tx: &mut Tx, id: &Name, max: u64) -> Tried<Option<SessionRefusal>> {
         let Some(row) = self.provider(tx, id)? else {
             return Ok(Some(SessionRefusal::NoSuchProvider));
         };
@@ -60,7 +60,7 @@ impl Core {
     /// Moves a session's place from one provider to another.
     fn move_place(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         from: Option<&Name>,
         to: Option<&Name>,
     ) -> Tried<Vec<ProviderState>> {

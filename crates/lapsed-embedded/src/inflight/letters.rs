@@ -30,7 +30,7 @@ pub(super) struct Kept {
 }
 
 impl Core {
-    pub(super) fn put_back(&self, tx: &mut Tx<'_>, id: &Name, end: QueueEnd) -> Tried<bool> {
+    pub(super) fn put_back(&self, tx: &mut Tx, id: &Name, end: QueueEnd) -> Tried<bool> {
         if self.location(tx, id) != Some(JobLocation::Dead) {
             return Ok(false);
         }
@@ -42,7 +42,7 @@ impl Core {
         Ok(true)
     }
 
-    pub(super) fn delete(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<bool> {
+    pub(super) fn delete(&self, tx: &mut Tx, id: &Name) -> Tried<bool> {
         if self.location(tx, id) != Some(JobLocation::Dead) {
             return Ok(false);
         }
@@ -51,7 +51,7 @@ impl Core {
         Ok(true)
     }
 
-    pub(super) fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+    pub(super) fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
         let receipt_id = ReceiptId { system: self.id.clone(), seq };
         let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
@@ -78,7 +78,7 @@ impl Core {
     /// is impossible.
     fn bring_back(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         kept: Kept,
     ) -> Tried<std::result::Result<(), String>> {

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use lapsed_core::{Name, Result};
-use redb::{ReadTransaction, ReadableTable};
 
 use crate::StoredSystem;
 use crate::disk::Disk;
@@ -14,6 +13,7 @@ use crate::inflight::job_index::{JobLocation, JobTotals};
 use crate::inflight::rows::{name, split, split_claim};
 use crate::owners::OwnerTable;
 use crate::owners::load::open;
+use crate::snapshot::Snapshot;
 use crate::tables::{META, split_held, split_queued};
 use crate::tx::{Changed, Tx};
 
@@ -28,7 +28,7 @@ fn add(all: &mut All, id: Name, place: JobLocation) -> Tried<()> {
 }
 
 impl Core {
-    fn load_queued(&self, txn: &ReadTransaction, all: &mut All) -> Tried<()> {
+    fn load_queued(&self, txn: &Snapshot, all: &mut All) -> Tried<()> {
         let Some(queued) = open(txn, &self.tables.queued)? else { return Ok(()) };
         let mut last: Option<Name> = None;
         for row in queued.iter()? {
@@ -47,7 +47,7 @@ impl Core {
     }
 
     /// Reads the jobs in flight, and counts them by incarnation.
-    fn load_held(&self, txn: &ReadTransaction, all: &mut All) -> Tried<HashMap<u64, u64>> {
+    fn load_held(&self, txn: &Snapshot, all: &mut All) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
         let Some(held) = open(txn, &self.tables.held)? else { return Ok(counts) };
         for row in held.iter()? {
@@ -61,7 +61,7 @@ impl Core {
         Ok(counts)
     }
 
-    fn load_dead(&self, txn: &ReadTransaction, all: &mut All) -> Tried<()> {
+    fn load_dead(&self, txn: &Snapshot, all: &mut All) -> Tried<()> {
         let Some(dead) = open(txn, &self.tables.dead)? else { return Ok(()) };
         for row in dead.iter()? {
             add(all, name(row?.0.value())?, JobLocation::Dead)?;
@@ -69,15 +69,15 @@ impl Core {
         Ok(())
     }
 
-    fn load_account(&self, txn: &ReadTransaction) -> Tried<JobTotals> {
+    fn load_account(&self, txn: &Snapshot) -> Tried<JobTotals> {
         let Some(meta) = open(txn, META)? else { return Ok(JobTotals::default()) };
-        match meta.get(&*self.tables.account)? {
+        match meta.get(&self.tables.account)? {
             Some(row) => Ok(serde_json::from_slice(row.value())?),
             None => Ok(JobTotals::default()),
         }
     }
 
-    fn load(&self, txn: &ReadTransaction) -> Tried<()> {
+    fn load(&self, txn: &Snapshot) -> Tried<()> {
         let mut all = All::default();
         self.load_queued(txn, &mut all)?;
         let held = self.load_held(txn, &mut all)?;
@@ -99,7 +99,7 @@ impl StoredSystem for Core {
         self.load(&txn).map_err(|fault| fault.told(&disk.name))
     }
 
-    fn stamp(&self, tx: &mut Tx<'_>) -> Tried<()> {
+    fn stamp(&self, tx: &mut Tx) -> Tried<()> {
         match tx.jobs_changed(&self.tables.held).and_then(|changes| changes.account) {
             Some(account) => tx.meta_put(&self.tables.account, &serde_json::to_vec(&account)?),
             None => Ok(()),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use lapsed_core::Name;
 use lapsed_core::inflight::JobToken;
 use lapsed_core::inflight::rules::{QueueEnd, counting};
-use redb::ReadableTable;
 
 use crate::fault::{Fault, Tried};
 use crate::inflight::Core;
@@ -21,7 +20,7 @@ const MIDDLE: u64 = 1 << 63;
 
 impl Core {
     /// The location of a job, including this batch's changes.
-    pub(super) fn location(&self, tx: &Tx<'_>, id: &Name) -> Option<JobLocation> {
+    pub(super) fn location(&self, tx: &Tx, id: &Name) -> Option<JobLocation> {
         let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.jobs.get(id));
         match changed {
             Some(place) => place.clone(),
@@ -29,12 +28,12 @@ impl Core {
         }
     }
 
-    fn is_now(&self, tx: &mut Tx<'_>, id: &Name, place: Option<JobLocation>) {
+    fn is_now(&self, tx: &mut Tx, id: &Name, place: Option<JobLocation>) {
         tx.jobs(&self.tables.held).jobs.insert(id.clone(), place);
     }
 
     /// The totals including this batch's changes, to be changed.
-    pub(super) fn account<'t>(&self, tx: &'t mut Tx<'_>) -> &'t mut JobTotals {
+    pub(super) fn account<'t>(&self, tx: &'t mut Tx) -> &'t mut JobTotals {
         let changes = tx.jobs(&self.tables.held);
         changes.account.get_or_insert_with(|| self.jobs.account())
     }
@@ -52,7 +51,7 @@ impl Core {
     /// Puts a job on a queue.
     pub(super) fn put_on(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         queue: &Name,
         end: QueueEnd,
         id: &Name,
@@ -67,7 +66,7 @@ impl Core {
     }
 
     /// The next position at that end. Jobs taken meanwhile leave a gap, which does no harm.
-    fn next_place(&self, tx: &mut Tx<'_>, queue: &Name, end: QueueEnd) -> Tried<u64> {
+    fn next_place(&self, tx: &mut Tx, queue: &Name, end: QueueEnd) -> Tried<u64> {
         let known = tx.jobs(&self.tables.held).ends.get(queue).copied();
         let ends = match known {
             Some(ends) => Some(ends),
@@ -82,29 +81,24 @@ impl Core {
         Ok(place)
     }
 
-    fn ends_of(&self, tx: &mut Tx<'_>, queue: &Name) -> Tried<Option<(u64, u64)>> {
+    fn ends_of(&self, tx: &mut Tx, queue: &Name) -> Tried<Option<(u64, u64)>> {
         let (from, to) = whole(queue);
-        let mut rows = tx.table(&self.tables.queued)?.range(&*from..=&*to)?;
-        let Some(first) = rows.next() else { return Ok(None) };
-        let first = place_of(first?.0.value())?;
-        let last = match rows.next_back() {
-            Some(last) => place_of(last?.0.value())?,
-            None => first,
-        };
-        Ok(Some((first, last)))
+        let first = tx.range(&self.tables.queued, &*from..=&*to)?.next().transpose()?;
+        let last = tx.range(&self.tables.queued, &*from..=&*to)?.rev().next().transpose()?;
+        let Some((first, last)) = first.zip(last) else { return Ok(None) };
+        Ok(Some((place_of(first.0.value())?, place_of(last.0.value())?)))
     }
 
     /// Removes and returns the first `limit` rows of a queue.
-    pub(super) fn pop(&self, tx: &mut Tx<'_>, queue: &Name, limit: usize) -> Tried<Vec<Vec<u8>>> {
+    pub(super) fn pop(&self, tx: &mut Tx, queue: &Name, limit: usize) -> Tried<Vec<Vec<u8>>> {
         let (from, to) = whole(queue);
-        let table = tx.table(&self.tables.queued)?;
         let mut first = Vec::new();
-        for row in table.range(&*from..=&*to)?.take(limit) {
+        for row in tx.range(&self.tables.queued, &*from..=&*to)?.take(limit) {
             let (key, value) = row?;
             first.push((key.value().to_vec(), value.value().to_vec()));
         }
         for (key, _) in &first {
-            table.remove(&**key)?;
+            tx.remove(&self.tables.queued, key)?;
         }
         Ok(first.into_iter().map(|(_, row)| row).collect())
     }
@@ -112,7 +106,7 @@ impl Core {
     /// Gives a job to an incarnation, by a new claim.
     pub(super) fn hold(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         slot: &Arc<Slot>,
         id: &Name,
         body: Body<'_>,
@@ -130,7 +124,7 @@ impl Core {
     }
 
     /// Removes a job from its holder. The caller must put it somewhere.
-    pub(super) fn let_go(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>, id: &Name) -> Tried<Vec<u8>> {
+    pub(super) fn let_go(&self, tx: &mut Tx, slot: &Arc<Slot>, id: &Name) -> Tried<Vec<u8>> {
         let row = tx.take(&self.tables.held, &held_key(slot.incarnation, id.as_str()))?;
         let row = row.ok_or_else(|| missing(id, "in flight"))?;
         self.note_let_go(slot);
@@ -141,7 +135,7 @@ impl Core {
     /// Makes a job a dead letter.
     pub(super) fn make_dead_letter(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         body: Body<'_>,
         death: &Death,
@@ -153,7 +147,7 @@ impl Core {
     }
 
     /// Removes a dead letter. The caller must put it somewhere.
-    pub(super) fn take_dead_letter(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Vec<u8>> {
+    pub(super) fn take_dead_letter(&self, tx: &mut Tx, id: &Name) -> Tried<Vec<u8>> {
         let row = tx.take(&self.tables.dead, id.as_str().as_bytes())?;
         let row = row.ok_or_else(|| missing(id, "a dead letter"))?;
         self.is_now(tx, id, None);

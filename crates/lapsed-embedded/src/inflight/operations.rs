@@ -41,7 +41,7 @@ pub(super) struct Done<T> {
 pub(super) type Ended = (Vec<Finished>, Vec<Arc<Slot>>);
 
 impl Core {
-    fn enqueue(&self, tx: &mut Tx<'_>, jobs: &[NewJob]) -> Tried<Vec<Enqueued>> {
+    fn enqueue(&self, tx: &mut Tx, jobs: &[NewJob]) -> Tried<Vec<Enqueued>> {
         let now_ms = self.store_clock.now_ms();
         let mut answers = Vec::with_capacity(jobs.len());
         for job in jobs {
@@ -61,7 +61,7 @@ impl Core {
     /// The incarnation that acts by that claim, and whether this call starts it.
     pub(super) fn actor(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
     ) -> Tried<UnlessEnded<(Arc<Slot>, bool)>> {
         Ok(match self.acting(claim)? {
@@ -75,7 +75,7 @@ impl Core {
 
     fn take(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
         queue: &Name,
         limit: usize,
@@ -91,7 +91,7 @@ impl Core {
     /// Moves the first `limit` jobs of a queue to an incarnation.
     pub(super) fn take_for(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         slot: &Arc<Slot>,
         queue: &Name,
         limit: usize,
@@ -111,7 +111,7 @@ impl Core {
 
     fn register(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
         jobs: &[NewJob],
     ) -> Tried<UnlessEnded<Done<Tracked>>> {
@@ -129,7 +129,7 @@ impl Core {
 
     fn register_one(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         slot: &Arc<Slot>,
         job: &NewJob,
         now_ms: u64,
@@ -150,12 +150,7 @@ impl Core {
         Ok(Tracked::Tracked { token })
     }
 
-    pub(super) fn finish(
-        &self,
-        tx: &mut Tx<'_>,
-        tickets: &[JobTicket],
-        how: &Finish,
-    ) -> Tried<Ended> {
+    pub(super) fn finish(&self, tx: &mut Tx, tickets: &[JobTicket], how: &Finish) -> Tried<Ended> {
         let mut ended: Vec<Arc<Slot>> = Vec::new();
         let mut answers = Vec::with_capacity(tickets.len());
         for ticket in tickets {
@@ -181,7 +176,7 @@ impl Core {
     /// The incarnation that holds a claim, if it is the current claim of its job.
     fn current(
         &self,
-        tx: &Tx<'_>,
+        tx: &Tx,
         ticket: &JobTicket,
     ) -> Tried<std::result::Result<Arc<Slot>, Finished>> {
         let incarnation = match self.location(tx, &ticket.id) {
@@ -196,7 +191,7 @@ impl Core {
         Ok(Ok(slot))
     }
 
-    fn finish_one(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>, id: &Name, how: &Finish) -> Tried<()> {
+    fn finish_one(&self, tx: &mut Tx, slot: &Arc<Slot>, id: &Name, how: &Finish) -> Tried<()> {
         let row = self.let_go(tx, slot, id)?;
         let (_, body) = split(&row)?;
         match how {
@@ -259,7 +254,7 @@ impl InflightStore for EmbeddedInflight {
 
     async fn enqueue_once(&self, request: &RequestId, jobs: &[NewJob]) -> Result<Vec<Enqueued>> {
         let (request, jobs) = (request.clone(), jobs.to_vec());
-        let job = move |core: &Core, tx: &mut Tx<'_>| {
+        let job = move |core: &Core, tx: &mut Tx| {
             core.requests().once(tx, &request, |tx| core.enqueue(tx, &jobs))
         };
         self.write(job, |_| {}).await
@@ -270,7 +265,7 @@ impl InflightStore for EmbeddedInflight {
             return Ok(nothing);
         }
         let (claim, queue) = (claim.clone(), queue.clone());
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.take(tx, &claim, &queue, limit);
+        let job = move |core: &Core, tx: &mut Tx| core.take(tx, &claim, &queue, limit);
         let done = self.write(job, self.beginning()).await?;
         self.taken(done).await
     }
@@ -290,7 +285,7 @@ impl InflightStore for EmbeddedInflight {
         }
         let (request, claim, queue) = (request.clone(), claim.clone(), queue.clone());
         let job =
-            move |core: &Core, tx: &mut Tx<'_>| core.take_once(tx, &request, &claim, &queue, limit);
+            move |core: &Core, tx: &mut Tx| core.take_once(tx, &request, &claim, &queue, limit);
         let done = self.write(job, self.beginning()).await?;
         self.taken(done).await
     }
@@ -298,7 +293,7 @@ impl InflightStore for EmbeddedInflight {
     async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
         let request = request.clone();
         let durable = |(_, ended): &Ended| ended.iter().for_each(|slot| slot.end_is_durable());
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.give_up_take(tx, &request);
+        let job = move |core: &Core, tx: &mut Tx| core.give_up_take(tx, &request);
         let (finished, _) = self.write(job, durable).await?;
         Ok(finished.iter().filter(|one| **one == Finished::Done).count())
     }
@@ -309,7 +304,7 @@ impl InflightStore for EmbeddedInflight {
 
     async fn register(&self, claim: &Claim, jobs: &[NewJob]) -> Result<TrackAnswer> {
         let (claim, jobs) = (claim.clone(), jobs.to_vec());
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.register(tx, &claim, &jobs);
+        let job = move |core: &Core, tx: &mut Tx| core.register(tx, &claim, &jobs);
         let done = self.write(job, self.beginning()).await?;
         let done = self.owner_service.acted(done).await?;
         let started = done.started.then(|| begun(&done.slot));
@@ -323,7 +318,7 @@ impl InflightStore for EmbeddedInflight {
     async fn finish(&self, tickets: &[JobTicket], how: &Finish) -> Result<Vec<Finished>> {
         let (tickets, how) = (tickets.to_vec(), how.clone());
         let durable = |(_, ended): &Ended| ended.iter().for_each(|slot| slot.end_is_durable());
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.finish(tx, &tickets, &how);
+        let job = move |core: &Core, tx: &mut Tx| core.finish(tx, &tickets, &how);
         Ok(self.write(job, durable).await?.0)
     }
 

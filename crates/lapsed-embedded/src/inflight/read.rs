@@ -66,7 +66,7 @@ impl Core {
     }
 
     /// Reads a job inside a job of the writer, in turn with everything that moves it.
-    fn job_in_turn(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<Job>> {
+    fn job_in_turn(&self, tx: &mut Tx, id: &Name) -> Tried<Option<Job>> {
         let Some(place) = self.location(tx, id) else { return Ok(None) };
         let (table, key) = self.row_of(id, &place);
         match tx.get(table, &key)? {
@@ -94,7 +94,7 @@ impl EmbeddedInflight {
         let (table, key) = self.core.row_of(id, place);
         let read = || -> Tried<Option<Job>> {
             let Some(table) = open(&txn, table)? else { return Ok(None) };
-            let Some(row) = table.get(&*key)? else { return Ok(None) };
+            let Some(row) = table.get(&key)? else { return Ok(None) };
             self.core.job_from(id, place, row.value())
         };
         read().map_err(|fault| fault.told(&disk.name))

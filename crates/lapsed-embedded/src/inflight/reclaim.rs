@@ -64,9 +64,9 @@ impl Core {
         }
     }
 
-    fn reclaim(&self, tx: &mut Tx<'_>, batch: &Batch, clock: &dyn Clock) -> Tried<Carried> {
+    fn reclaim(&self, tx: &mut Tx, batch: &Batch, clock: &dyn Clock) -> Tried<Carried> {
         let (began, mut returning) = (clock.mono(), Vec::new());
-        let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
+        let one = |run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect| {
             self.reclaim_one(run, tx, suspect, &mut returning)
         };
         let (answer, ended) = self.carry_out(tx, batch, clock, one)?;
@@ -77,7 +77,7 @@ impl Core {
     fn reclaim_one(
         &self,
         run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         suspect: &Suspect,
         returning: &mut Vec<Returning>,
     ) -> Tried<Outcome> {
@@ -112,7 +112,7 @@ impl Core {
     fn recover(
         &self,
         run: &Run<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         dead: &Dead,
         body: Body<'_>,
@@ -190,7 +190,7 @@ impl Core {
     }
 
     /// The job that was taken first is the next to be taken again.
-    fn to_the_front(&self, tx: &mut Tx<'_>, mut returning: Vec<Returning>) -> Tried<()> {
+    fn to_the_front(&self, tx: &mut Tx, mut returning: Vec<Returning>) -> Tried<()> {
         returning.sort_by_key(|job| std::cmp::Reverse(job.token));
         for Returning { id, head, payload, .. } in &returning {
             let bytes = head.bytes();
@@ -248,9 +248,9 @@ impl Sweep for EmbeddedInflight {
             return Ok(self.preview(&batch));
         }
         let clock = self.owner_service.inner.clock.clone();
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.reclaim(tx, &batch, &*clock);
+        let job = move |core: &Core, tx: &mut Tx| core.reclaim(tx, &batch, &*clock);
         let core = self.core.clone();
-        let job = move |tx: &mut Tx<'_>| job(&core, tx);
+        let job = move |tx: &mut Tx| job(&core, tx);
         Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
     }
 

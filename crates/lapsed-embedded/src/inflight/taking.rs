@@ -28,7 +28,7 @@ struct KeptTake {
 impl Core {
     pub(super) fn take_once(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         request: &RequestId,
         claim: &Claim,
         queue: &Name,
@@ -67,7 +67,7 @@ impl Core {
     }
 
     /// The jobs of a take that its claims still hold.
-    fn still_held(&self, tx: &mut Tx<'_>, kept: &KeptTake) -> Tried<Vec<Claimed>> {
+    fn still_held(&self, tx: &mut Tx, kept: &KeptTake) -> Tried<Vec<Claimed>> {
         let now_ms = self.store_clock.now_ms();
         let mut jobs = Vec::with_capacity(kept.jobs.len());
         for (id, token) in &kept.jobs {
@@ -87,7 +87,7 @@ impl Core {
     }
 
     /// The results of the claims that were ended, and the incarnations whose end becomes durable.
-    pub(super) fn give_up_take(&self, tx: &mut Tx<'_>, request: &RequestId) -> Tried<Ended> {
+    pub(super) fn give_up_take(&self, tx: &mut Tx, request: &RequestId) -> Tried<Ended> {
         let requests = self.requests();
         let earlier: Option<KeptTake> = requests.find(tx, request)?;
         requests.give_up(tx, request)?;

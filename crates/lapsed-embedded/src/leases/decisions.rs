@@ -22,7 +22,7 @@ fn decided(txn: &Name, marker: &DecisionMarker, first: bool, at: &ClockReading) 
 impl Core {
     pub(super) fn decide(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         txn: &Name,
         decision: Decision,
         ttl_ms: u64,

@@ -27,7 +27,7 @@ const ROWS_READ: usize = 2_000;
 
 impl Core {
     /// The token that no new record starts below.
-    pub(super) fn token_floor(&self, tx: &mut Tx<'_>) -> Tried<u64> {
+    pub(super) fn token_floor(&self, tx: &mut Tx) -> Tried<u64> {
         let row = tx.meta_get(&self.tables.token_floor)?;
         Ok(row.and_then(|row| to_number(&row)).unwrap_or(0))
     }
@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Deletes the rows of these keys, if they are still idle.
-    fn forget(&self, tx: &mut Tx<'_>, keys: &[LeaseKey]) -> Tried<()> {
+    fn forget(&self, tx: &mut Tx, keys: &[LeaseKey]) -> Tried<()> {
         let at = self.moment();
         let (mut highest, mut count) = (0, 0);
         for key in keys {

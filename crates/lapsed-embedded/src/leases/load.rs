@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use lapsed_core::leases::Subject;
 use lapsed_core::leases::rules::DecisionMarker;
 use lapsed_core::{Name, Result};
-use redb::{ReadTransaction, ReadableTable};
 
 use crate::StoredSystem;
 use crate::disk::Disk;
@@ -15,9 +14,10 @@ use crate::leases::rows::split_row;
 use crate::leases::{Core, record_row};
 use crate::owners::OwnerTable;
 use crate::owners::load::open;
+use crate::snapshot::Snapshot;
 
 impl Core {
-    fn load_due(&self, txn: &ReadTransaction) -> Tried<Due> {
+    fn load_due(&self, txn: &Snapshot) -> Tried<Due> {
         let mut due = Due::default();
         if let Some(leases) = open(txn, &self.tables.leases)? {
             for row in leases.iter()? {

@@ -16,6 +16,7 @@ use crate::fault::Tried;
 use crate::leases::rows::{due_ms, expiry, prefix, prefix_end, row_key, split_row};
 use crate::leases::{Core, EmbeddedLeases, record_row};
 use crate::owners::load::open;
+use crate::snapshot::Table;
 use crate::tx::Tx;
 
 /// A record that is being changed inside a job.
@@ -29,7 +30,7 @@ pub(super) struct Open<'a> {
 
 impl Core {
     /// Reads a record, and clears its lease if it has expired.
-    pub(super) fn open<'a>(&self, tx: &mut Tx<'_>, key: &'a LeaseKey) -> Tried<Open<'a>> {
+    pub(super) fn open<'a>(&self, tx: &mut Tx, key: &'a LeaseKey) -> Tried<Open<'a>> {
         let at = self.moment();
         let before = self.record(tx, key)?;
         let record = before.clone().unwrap_or_default();
@@ -47,12 +48,7 @@ impl Core {
     }
 
     /// Writes the record back if anything has changed.
-    pub(super) fn close<T>(
-        &self,
-        tx: &mut Tx<'_>,
-        open: Open<'_>,
-        answer: T,
-    ) -> Tried<WithCleared<T>> {
+    pub(super) fn close<T>(&self, tx: &mut Tx, open: Open<'_>, answer: T) -> Tried<WithCleared<T>> {
         let changed = match &open.before {
             Some(before) => *before != open.record,
             None => open.record != LeaseRecord::default(),
@@ -63,7 +59,7 @@ impl Core {
         Ok(WithCleared { answer, cleared: open.cleared })
     }
 
-    fn acquire(&self, tx: &mut Tx<'_>, wish: &AcquireRequest) -> Tried<WithCleared<Acquired>> {
+    fn acquire(&self, tx: &mut Tx, wish: &AcquireRequest) -> Tried<WithCleared<Acquired>> {
         self.store_clock.mind_ttl(wish.ttl_ms);
         let mut open = self.open(tx, &wish.key)?;
         if open.record.is_new() {
@@ -82,9 +78,9 @@ impl Core {
     /// Runs an operation that presents a token.
     fn act<T>(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         ticket: &LeaseTicket,
-        act: impl FnOnce(&mut Open<'_>, &mut Tx<'_>) -> Tried<std::result::Result<T, Loss>>,
+        act: impl FnOnce(&mut Open<'_>, &mut Tx) -> Tried<std::result::Result<T, Loss>>,
     ) -> Tried<WithCleared<Fenced<T>>> {
         let mut open = self.open(tx, &ticket.key)?;
         let answer = match act(&mut open, tx)? {
@@ -98,7 +94,7 @@ impl Core {
         self.close(tx, open, answer)
     }
 
-    fn release(&self, tx: &mut Tx<'_>, ticket: &LeaseTicket) -> Tried<WithCleared<Fenced<()>>> {
+    fn release(&self, tx: &mut Tx, ticket: &LeaseTicket) -> Tried<WithCleared<Fenced<()>>> {
         self.act(tx, ticket, |open, tx| {
             if let Err(loss) = open.record.check(ticket.token) {
                 return Ok(Err(loss));
@@ -118,7 +114,7 @@ impl EmbeddedLeases {
     pub(super) fn read<T>(
         &self,
         table: &str,
-        read: impl FnOnce(&redb::ReadOnlyTable<&'static [u8], &'static [u8]>) -> Tried<T>,
+        read: impl FnOnce(&Table) -> Tried<T>,
     ) -> Result<Option<T>> {
         let disk = &self.owner_service.inner.disk;
         let txn = disk.read()?;
@@ -129,7 +125,7 @@ impl EmbeddedLeases {
 
     pub(super) fn read_record(&self, key: &LeaseKey) -> Result<Option<LeaseRecord>> {
         let record = self.read(&self.core.tables.leases, |table| {
-            let row = table.get(&*row_key(key))?;
+            let row = table.get(&row_key(key))?;
             row.map(|row| record_row::read(row.value())).transpose()
         })?;
         Ok(record.flatten())

@@ -16,7 +16,7 @@ use crate::tx::Tx;
 type PutBack = std::result::Result<u64, String>;
 
 impl Core {
-    pub(super) fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+    pub(super) fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let id = ReceiptId { system: self.id.clone(), seq };
         let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
             let why = format!("there is no receipt {id}, or it is past its retention");
@@ -49,12 +49,7 @@ impl Core {
     }
 
     /// Grants the next token, because the holder of the old one was told that it ended.
-    fn grant_again(
-        &self,
-        tx: &mut Tx<'_>,
-        key: &LeaseKey,
-        cleared: &ClearedLease,
-    ) -> Tried<PutBack> {
+    fn grant_again(&self, tx: &mut Tx, key: &LeaseKey, cleared: &ClearedLease) -> Tried<PutBack> {
         let mut open = self.open(tx, key)?;
         if open.record.is_new() {
             return Ok(Err(format!("`{key}` is forgotten, because nobody has used it for long")));
@@ -75,7 +70,7 @@ impl Core {
         Ok(Ok(token))
     }
 
-    fn decide_again(&self, tx: &mut Tx<'_>, txn: &Name, marker: &DecisionMarker) -> Tried<PutBack> {
+    fn decide_again(&self, tx: &mut Tx, txn: &Name, marker: &DecisionMarker) -> Tried<PutBack> {
         let met = self.decide(tx, txn, marker.decision, marker.ttl_ms)?;
         Ok(match met.answer.first {
             true => Ok(0),

@@ -54,14 +54,14 @@ pub(super) fn split_row(bytes: &[u8]) -> Tried<LeaseKey> {
 }
 
 impl Core {
-    pub(super) fn record(&self, tx: &mut Tx<'_>, key: &LeaseKey) -> Tried<Option<LeaseRecord>> {
+    pub(super) fn record(&self, tx: &mut Tx, key: &LeaseKey) -> Tried<Option<LeaseRecord>> {
         let row = tx.get(&self.tables.leases, &row_key(key))?;
         row.map(|row| record_row::read(&row)).transpose()
     }
 
     pub(super) fn put_record(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         key: &LeaseKey,
         before: Option<&LeaseRecord>,
         record: &LeaseRecord,
@@ -84,7 +84,7 @@ impl Core {
         Ok(())
     }
 
-    pub(super) fn marker(&self, tx: &mut Tx<'_>, txn: &Name) -> Tried<Option<DecisionMarker>> {
+    pub(super) fn marker(&self, tx: &mut Tx, txn: &Name) -> Tried<Option<DecisionMarker>> {
         let row = tx.get(&self.tables.decisions, txn.as_str().as_bytes())?;
         Ok(row.map(|row| serde_json::from_slice(&row)).transpose()?)
     }
@@ -92,7 +92,7 @@ impl Core {
     /// Writes or removes a decision.
     pub(super) fn put_marker(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         txn: &Name,
         before: Option<&DecisionMarker>,
         marker: Option<&DecisionMarker>,
@@ -119,7 +119,7 @@ impl Core {
     /// expired decision that still exists counts, because the state was staged under it.
     pub(super) fn decide_stage(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         record: &LeaseRecord,
         at: &ClockReading,
     ) -> Tried<Option<Decision>> {
@@ -135,7 +135,7 @@ impl Core {
     /// The decision, if it has not expired; an expired one is deleted first, with its receipt.
     pub(super) fn live_marker(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         txn: &Name,
         at: &ClockReading,
         cleared: &mut Vec<Expiry>,
@@ -154,7 +154,7 @@ impl Core {
     /// The receipt of what an operation cleared.
     pub(super) fn note(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         subject: &Subject,
         gone: &Gone,
         at: &ClockReading,
@@ -169,7 +169,7 @@ impl Core {
     /// The receipt of what a batch cleared.
     pub(super) fn note_in(
         run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         subject: &Subject,
         gone: &Gone,
     ) -> Tried<Receipt> {

@@ -52,7 +52,7 @@ fn judge_marker(marker: Option<&DecisionMarker>, at: &ClockReading) -> Option<Ou
 }
 
 impl Core {
-    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect) -> Tried<Outcome> {
         let at = ClockReading::exact(run.now_ms, run.back_ms);
         match Subject::parse(suspect.key.as_str())? {
             Subject::Lease(key) => self.clear_lease(run, tx, suspect, &key, &at),
@@ -63,7 +63,7 @@ impl Core {
     fn clear_lease(
         &self,
         run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         suspect: &Suspect,
         key: &LeaseKey,
         at: &ClockReading,
@@ -85,7 +85,7 @@ impl Core {
     fn delete_marker(
         &self,
         run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         txn: &Name,
         at: &ClockReading,
     ) -> Tried<Outcome> {
@@ -191,10 +191,9 @@ impl Sweep for EmbeddedLeases {
         }
         let clock = self.owner_service.inner.clock.clone();
         let core = self.core.clone();
-        let job = move |tx: &mut Tx<'_>| {
-            let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
-                core.reclaim(run, tx, suspect)
-            };
+        let job = move |tx: &mut Tx| {
+            let one =
+                |run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect| core.reclaim(run, tx, suspect);
             core.carry_out(tx, &batch, &*clock, one)
         };
         Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)

@@ -85,10 +85,10 @@ impl OwnerTable {
     /// the batch was carried out before.
     pub fn carry_out<'a>(
         &'a self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         batch: &'a Batch,
         clock: &'a dyn Clock,
-        mut one: impl FnMut(&mut Run<'a>, &mut Tx<'_>, &Suspect) -> Tried<Outcome>,
+        mut one: impl FnMut(&mut Run<'a>, &mut Tx, &Suspect) -> Tried<Outcome>,
     ) -> Tried<Carried> {
         let (now_ms, _) = self.look();
         let all = |outcome| {
@@ -114,7 +114,7 @@ impl OwnerTable {
     /// Starts a batch that may be carried out.
     pub fn begin<'a>(
         &'a self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &'a BatchId,
         clock: &'a dyn Clock,
     ) -> Tried<Run<'a>> {
@@ -140,7 +140,7 @@ impl OwnerTable {
     /// Writes a receipt under a number that was reserved for it.
     pub fn put_receipt(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         seq: u64,
         by: &BatchId,
         now_ms: u64,
@@ -174,7 +174,7 @@ impl Run<'_> {
     /// Ends the incarnation, unless a heartbeat comes first.
     pub fn end(
         &mut self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         suspect: &Suspect,
         slot: &Arc<Slot>,
     ) -> Tried<Result<(), Refusal>> {
@@ -195,14 +195,14 @@ impl Run<'_> {
     }
 
     /// Writes the next receipt.
-    pub fn receipt(&mut self, tx: &mut Tx<'_>, removed: Removed<'_>) -> Tried<Receipt> {
+    pub fn receipt(&mut self, tx: &mut Tx, removed: Removed<'_>) -> Tried<Receipt> {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.owners.put_receipt(tx, seq, self.id, self.now_ms, removed)
     }
 
     /// Records which receipts this batch wrote, if any.
-    pub fn note(&self, tx: &mut Tx<'_>) -> Tried<()> {
+    pub fn note(&self, tx: &mut Tx) -> Tried<()> {
         let count = self.next_seq - self.first_seq;
         if count > 0 {
             let tables = &self.owners.tables;
@@ -213,7 +213,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn close(self, tx: &mut Tx<'_>, outcomes: Vec<Outcome>) -> Tried<Carried> {
+    fn close(self, tx: &mut Tx, outcomes: Vec<Outcome>) -> Tried<Carried> {
         self.note(tx)?;
         let held = self.clock.mono() - self.began;
         let answer = BatchAnswer { outcomes, owners_ended: self.owners_ended, held };

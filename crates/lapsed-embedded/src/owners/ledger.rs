@@ -8,7 +8,6 @@ use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention};
 use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
 use lapsed_core::{Kind, Result, SystemId};
-use redb::ReadableTable;
 
 use crate::StoreState;
 use crate::fault::Tried;
@@ -17,6 +16,7 @@ use crate::owners::slot::Slot;
 use crate::owners::{OwnerService, OwnerTable};
 use crate::receipt_row;
 use crate::services::term_holds;
+use crate::snapshot::Cell;
 use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
 use crate::tx::Tx;
 
@@ -32,10 +32,7 @@ impl StoreState {
         let read = || -> Tried<Vec<Receipt>> {
             let txn = self.disk.read()?;
             let Some(table) = open(&txn, &Tables::of(id).receipts)? else { return Ok(Vec::new()) };
-            let one = |row: std::result::Result<_, redb::StorageError>| {
-                let (_, value): (redb::AccessGuard<'_, &[u8]>, redb::AccessGuard<'_, &[u8]>) = row?;
-                receipt_row::read(value.value(), id)
-            };
+            let one = |row: Tried<(Cell, Cell)>| receipt_row::read(row?.1.value(), id);
             match query.after {
                 Some(after) => {
                     let from = number(after.saturating_add(1));
@@ -69,14 +66,14 @@ impl OwnerService {
             ended.iter().for_each(|slot| slot.end_is_durable());
         };
         let owners = self.owners.clone();
-        let job = move |tx: &mut Tx<'_>| owners.tidy(tx, &limits);
+        let job = move |tx: &mut Tx| owners.tidy(tx, &limits);
         Ok(self.inner.writer.sweep(job, done).await?.0)
     }
 }
 
 impl OwnerTable {
     /// The receipts of a batch, or a record that it must not be carried out any more.
-    fn carried_out(&self, tx: &mut Tx<'_>, key: &[u8]) -> Tried<Option<(u64, u64)>> {
+    fn carried_out(&self, tx: &mut Tx, key: &[u8]) -> Tried<Option<(u64, u64)>> {
         if let Some(row) = tx.get(&self.tables.batches, key)? {
             return Ok(split_pair(&row));
         }
@@ -85,39 +82,39 @@ impl OwnerTable {
     }
 
     /// Whether a batch may be carried out: it was neither carried out nor settled before.
-    pub fn may_carry_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+    pub fn may_carry_out(&self, tx: &mut Tx, batch: &BatchId) -> Tried<bool> {
         Ok(!self.is_carried_out(tx, batch)? && !self.is_forbidden(tx, batch)?)
     }
 
     /// Whether a batch has written receipts.
-    pub fn is_carried_out(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+    pub fn is_carried_out(&self, tx: &mut Tx, batch: &BatchId) -> Tried<bool> {
         let key = batch_key(&batch.sweeper, batch.number);
         Ok(tx.get(&self.tables.batches, &key)?.is_some())
     }
 
     /// Whether a batch was settled as not carried out.
-    pub fn is_forbidden(&self, tx: &mut Tx<'_>, batch: &BatchId) -> Tried<bool> {
+    pub fn is_forbidden(&self, tx: &mut Tx, batch: &BatchId) -> Tried<bool> {
         let key = batch_key(&batch.sweeper, batch.number);
         Ok(tx.get(&self.tables.forbidden, &key)?.is_some())
     }
 
     /// Removes old records of settled batches: a request that is so late was lost.
-    fn forget_forbidden(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<()> {
+    fn forget_forbidden(&self, tx: &mut Tx, limits: &TidyLimits, now_ms: u64) -> Tried<()> {
         let mut old = Vec::new();
-        for row in tx.table(&self.tables.forbidden)?.iter()?.take(limits.rows) {
+        for row in tx.range::<&[u8]>(&self.tables.forbidden, ..)?.take(limits.rows) {
             let (key, since) = row?;
             let since_ms = to_number(since.value()).unwrap_or(0);
             if now_ms.saturating_sub(since_ms) > FORBIDDEN_KEPT_MS {
                 old.push(key.value().to_vec());
             }
         }
-        old.iter().try_for_each(|key| tx.remove(&self.tables.forbidden, key).map(|_| ()))
+        old.iter().try_for_each(|key| tx.remove(&self.tables.forbidden, key))
     }
 }
 
 impl OwnerTable {
     /// Bounded housekeeping, in one job.
-    pub fn tidy(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
+    pub fn tidy(&self, tx: &mut Tx, limits: &TidyLimits) -> Tried<(Tidied, Vec<Arc<Slot>>)> {
         let (now_ms, _) = self.look();
         let mut tidied = Tidied::default();
         if let Some(term) = limits.term
@@ -135,7 +132,7 @@ impl OwnerTable {
 
     /// Declares overdue owners dead that hold nothing, because no suspect would ever make a pass do
     /// so.
-    fn end_empty(&self, tx: &mut Tx<'_>, limits: &TidyLimits) -> Tried<Vec<Arc<Slot>>> {
+    fn end_empty(&self, tx: &mut Tx, limits: &TidyLimits) -> Tried<Vec<Arc<Slot>>> {
         let (now_ms, back_ms) = self.look();
         let empty = {
             let mut due = self.index.due();
@@ -158,11 +155,11 @@ impl OwnerTable {
         Ok(ended)
     }
 
-    fn prune_receipts(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
+    fn prune_receipts(&self, tx: &mut Tx, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
         let next = tx.take_numbers(&self.tables.next_receipt, 0)?;
         let keep_from = next.saturating_sub(limits.retention.count);
         let mut old: Vec<Receipt> = Vec::new();
-        for row in tx.table(&self.tables.receipts)?.iter()?.take(limits.rows) {
+        for row in tx.range::<&[u8]>(&self.tables.receipts, ..)?.take(limits.rows) {
             let receipt = receipt_row::read(row?.1.value(), &self.id)?;
             let aged = now_ms.saturating_sub(receipt.at_ms) > limits.retention.age_ms;
             if receipt.id.seq >= keep_from && !aged {
@@ -180,19 +177,19 @@ impl OwnerTable {
     }
 
     /// Removes at most `limit` records of what was taken from an incarnation; returns how many.
-    fn forget_lost(&self, tx: &mut Tx<'_>, incarnation: u64, limit: usize) -> Tried<usize> {
+    fn forget_lost(&self, tx: &mut Tx, incarnation: u64, limit: usize) -> Tried<usize> {
         let (from, to) = (held_key(incarnation, ""), held_key(incarnation + 1, ""));
         let mut lost = Vec::new();
-        for row in tx.table(&self.tables.lost)?.range(&*from..&*to)?.take(limit) {
+        for row in tx.range(&self.tables.lost, &*from..&*to)?.take(limit) {
             lost.push(row?.0.value().to_vec());
         }
-        lost.iter().try_for_each(|key| tx.remove(&self.tables.lost, key).map(|_| ()))?;
+        lost.iter().try_for_each(|key| tx.remove(&self.tables.lost, key))?;
         Ok(lost.len())
     }
 
     /// Removes ended owners that are older than their receipts, and the oldest ones beyond the number
     /// that is kept. Until then, an owner can still learn that it ended.
-    fn forget_owners(&self, tx: &mut Tx<'_>, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
+    fn forget_owners(&self, tx: &mut Tx, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
         let Retention { age_ms, owners, owners_age_ms, .. } = limits.retention;
         let (aged_ms, spare_ms) =
             (now_ms.saturating_sub(age_ms), now_ms.saturating_sub(owners_age_ms));

@@ -6,30 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lapsed_core::sweep::brake::BrakeRecord;
-use redb::{ReadTransaction, ReadableTable, TableError};
 
 use crate::fault::{Fault, Tried};
 use crate::owners::OwnerTable;
 use crate::owners::slot::Slot;
-use crate::tables::{Bytes, META, OwnerRow, definition, number, to_number};
+use crate::snapshot::{Snapshot, Table};
+use crate::tables::{META, OwnerRow, number, to_number};
 use crate::tx::Tx;
 
-type Opened = redb::ReadOnlyTable<Bytes, Bytes>;
-
 /// Opens a table; `None` if it was never written to.
-pub(crate) fn open(txn: &ReadTransaction, name: &str) -> Tried<Option<Opened>> {
-    match txn.open_table(definition(name)) {
-        Ok(table) => Ok(Some(table)),
-        Err(TableError::TableDoesNotExist(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+pub(crate) fn open(snapshot: &Snapshot, name: &str) -> Tried<Option<Table>> {
+    snapshot.table(name)
 }
 
 impl OwnerTable {
     /// Reads owners and the operator's brake setting; `held` is the number of entries of each
     /// incarnation. Owners that are in memory keep their deadlines, because heartbeats are newer
     /// there.
-    pub fn load(&self, txn: &ReadTransaction, held: &HashMap<u64, u64>) -> Tried<()> {
+    pub fn load(&self, txn: &Snapshot, held: &HashMap<u64, u64>) -> Tried<()> {
         self.load_setting(txn)?;
         let (now_ms, back_ms) = self.look();
         let mut known: HashMap<u64, Arc<Slot>> = HashMap::new();
@@ -63,7 +57,7 @@ impl OwnerTable {
         Ok(())
     }
 
-    fn load_setting(&self, txn: &ReadTransaction) -> Tried<()> {
+    fn load_setting(&self, txn: &Snapshot) -> Tried<()> {
         let Some(meta) = open(txn, META)? else { return Ok(()) };
         if let Some(value) = meta.get(format!("brake/{}", self.id).as_bytes())? {
             let record: BrakeRecord = serde_json::from_slice(value.value())?;
@@ -78,7 +72,7 @@ impl OwnerTable {
     }
 
     /// Writes at most `limit` changed deadlines.
-    pub fn mirror(&self, tx: &mut Tx<'_>, limit: usize) -> Tried<()> {
+    pub fn mirror(&self, tx: &mut Tx, limit: usize) -> Tried<()> {
         // Each call continues where the last one stopped, so that no owner is left out.
         let from = self.mirror_from.load(Ordering::Relaxed);
         for slot in self.index.pick_alive(from, limit, |slot| slot.to_mirror().is_some()) {

@@ -25,7 +25,7 @@ impl OwnerTable {
     }
 
     /// Starts an incarnation inside a job. It has no effect until the job's commit is durable.
-    pub fn start(&self, tx: &mut Tx<'_>, name: &Name, ttl_ms: u64) -> Tried<Arc<Slot>> {
+    pub fn start(&self, tx: &mut Tx, name: &Name, ttl_ms: u64) -> Tried<Arc<Slot>> {
         let incarnation = tx.take_numbers(&self.tables.next_incarnation, 1)?;
         let (now_ms, back_ms) = self.look();
         self.store_clock.mind_ttl(ttl_ms);
@@ -40,7 +40,7 @@ impl OwnerTable {
 
     /// Ends an incarnation inside a job, if it has not ended yet, and makes sure that its end is
     /// written.
-    pub fn write_end(&self, tx: &mut Tx<'_>, slot: &Arc<Slot>) -> Tried<()> {
+    pub fn write_end(&self, tx: &mut Tx, slot: &Arc<Slot>) -> Tried<()> {
         if let Some(row) = slot.unwritten_end() {
             // Before the write, which may fail: the incarnation has ended in memory already, and the
             // census must not count it as live.
@@ -84,7 +84,7 @@ impl OwnerService {
     /// Runs a job that needs only the owners.
     pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&OwnerTable, &mut Tx<'_>) -> Tried<T> + Send + 'static,
+        work: impl FnOnce(&OwnerTable, &mut Tx) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
         let owners = self.owners.clone();
@@ -105,7 +105,7 @@ impl OwnerService {
     pub async fn lost(&self, slot: &Arc<Slot>) -> Error {
         if slot.unwritten_end().is_some() {
             let (ended, durable) = (slot.clone(), slot.clone());
-            let job = move |owners: &OwnerTable, tx: &mut Tx<'_>| owners.write_end(tx, &ended);
+            let job = move |owners: &OwnerTable, tx: &mut Tx| owners.write_end(tx, &ended);
             if let Err(error) = self.write(job, move |()| durable.end_is_durable()).await {
                 return error;
             }
@@ -136,9 +136,9 @@ impl OwnerService {
         for name in [&self.owners.tables.held, &self.owners.tables.lost] {
             let Some(table) = open(&txn, name).map_err(told)? else { continue };
             let (from, to) = (held_key(slot.incarnation, ""), held_key(slot.incarnation + 1, ""));
-            let rows = table.range(&*from..&*to).map_err(|e| told(e.into()))?;
+            let rows = table.range(&*from..&*to).map_err(told)?;
             for row in rows.take(LOST_KEYS_MAX) {
-                let row = row.map_err(|e| told(e.into()))?;
+                let row = row.map_err(told)?;
                 if let Some((_, key)) = split_held(row.0.value()) {
                     keys.push(Name::new(key)?);
                 }
@@ -183,7 +183,7 @@ impl OwnerService {
     pub async fn start_once(&self, request: &RequestId, owner: &Name, ttl_ms: u64) -> Result<Beat> {
         let (request, name) = (request.clone(), owner.clone());
         let store_clock = self.owners.store_clock.clone();
-        let job = move |owners: &OwnerTable, tx: &mut Tx<'_>| {
+        let job = move |owners: &OwnerTable, tx: &mut Tx| {
             let requests = owners.requests();
             if let Some(beat) = requests.find::<Beat>(tx, &request)? {
                 return Ok(StartedOnce::Before(beat));

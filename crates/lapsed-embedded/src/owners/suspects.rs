@@ -7,12 +7,12 @@ use lapsed_core::owner::{Claim, Ending, Incarnation};
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Census, Cursor, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Error, Name, Result};
-use redb::ReadTransaction;
 
 use crate::fault::Fault;
 use crate::owners::load::open;
 use crate::owners::slot::Slot;
 use crate::owners::{OwnerService, OwnerTable, ResolvedClaim, unknown_claim};
+use crate::snapshot::Snapshot;
 use crate::tables::{held_key, split_held};
 
 /// Position of a suspect: its deadline, its incarnation, its key.
@@ -148,7 +148,7 @@ impl OwnerService {
     /// Keys that one incarnation holds, in order, after `after`.
     fn held_keys(
         &self,
-        txn: &ReadTransaction,
+        txn: &Snapshot,
         slot: &Slot,
         after: Option<&Name>,
         limit: usize,
@@ -162,10 +162,10 @@ impl OwnerService {
             from.push(0);
         }
         let to = held_key(slot.incarnation + 1, "");
-        let rows = held.range(&*from..&*to).map_err(|e| told(e.into()))?;
+        let rows = held.range(&*from..&*to).map_err(told)?;
         rows.take(limit)
             .map(|row| {
-                let row = row.map_err(|e| told(e.into()))?;
+                let row = row.map_err(told)?;
                 let key = split_held(row.0.value()).map(|(_, key)| key).unwrap_or_default();
                 Name::new(key).map_err(|_| Error::Corrupt {
                     store: self.inner.disk.name.clone(),

@@ -41,7 +41,7 @@ struct Done {
 impl Core {
     fn register(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
         keys: &[Name],
         take: TakePolicy,
@@ -61,7 +61,7 @@ impl Core {
 
     fn register_one(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         slot: &Arc<Slot>,
         key: &Name,
         take: TakePolicy,
@@ -86,7 +86,7 @@ impl Core {
 
     /// The incarnation that holds `key`. An entry whose holder has no record (a file that was edited
     /// or repaired by hand) belongs to nobody: it is removed, and the key is free.
-    fn holder(&self, tx: &mut Tx<'_>, key: &Name) -> Tried<Option<Arc<Slot>>> {
+    fn holder(&self, tx: &mut Tx, key: &Name) -> Tried<Option<Arc<Slot>>> {
         let Some((incarnation, _)) = self.entry(tx, key) else { return Ok(None) };
         let holder = self.index.incarnation(incarnation);
         if holder.is_none() {
@@ -96,14 +96,14 @@ impl Core {
     }
 
     /// The entry of `key` including this batch's changes: its holder, and when it was registered.
-    pub(super) fn entry(&self, tx: &mut Tx<'_>, key: &Name) -> Option<Entry> {
+    pub(super) fn entry(&self, tx: &mut Tx, key: &Name) -> Option<Entry> {
         match tx.held(&self.tables.held).get(key) {
             Some(changed) => *changed,
             None => self.held.get(key),
         }
     }
 
-    fn hold(&self, tx: &mut Tx<'_>, slot: &Slot, key: &Name, now_ms: u64) -> Tried<()> {
+    fn hold(&self, tx: &mut Tx, slot: &Slot, key: &Name, now_ms: u64) -> Tried<()> {
         let row = held_key(slot.incarnation, key.as_str());
         tx.put(&self.tables.held, &row, &number(now_ms))?;
         tx.held(&self.tables.held).insert(key.clone(), Some((slot.incarnation, now_ms)));
@@ -113,7 +113,7 @@ impl Core {
 
     pub(super) fn let_go(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         incarnation: u64,
         slot: Option<&Arc<Slot>>,
         key: &Name,
@@ -128,7 +128,7 @@ impl Core {
 
     fn unregister(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
         keys: &[Name],
     ) -> Tried<UnlessEnded<Vec<bool>>> {
@@ -148,7 +148,7 @@ impl Core {
         Ok(UnlessEnded::Done(removed))
     }
 
-    fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+    fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
         let id = ReceiptId { system: self.id.clone(), seq };
         let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use lapsed_core::{Name, Result};
-use redb::{ReadTransaction, ReadableTable};
 
 use crate::StoredSystem;
 use crate::disk::Disk;
@@ -11,12 +10,13 @@ use crate::fault::{Fault, Tried};
 use crate::owners::OwnerTable;
 use crate::owners::load::open;
 use crate::registry::Core;
+use crate::snapshot::Snapshot;
 use crate::tables::{split_held, to_number};
 use crate::tx::Changed;
 
 impl Core {
     /// Reads the entries, and counts them by incarnation.
-    fn load_held(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
+    fn load_held(&self, txn: &Snapshot) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
         let mut entries = Vec::new();
         if let Some(held) = open(txn, &self.tables.held)? {

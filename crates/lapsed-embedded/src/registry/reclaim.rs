@@ -45,7 +45,7 @@ impl Core {
         }
     }
 
-    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect) -> Tried<Outcome> {
         let entry = self.entry(tx, &suspect.key);
         let dead = match self.judge_entry(suspect, entry, run.now_ms, run.back_ms) {
             Ok(dead) => dead,
@@ -118,14 +118,13 @@ impl Sweep for EmbeddedRegistry {
             return Ok(self.preview(&batch));
         }
         let clock = self.owner_service.inner.clock.clone();
-        let job = move |core: &Core, tx: &mut Tx<'_>| {
-            let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
-                core.reclaim(run, tx, suspect)
-            };
+        let job = move |core: &Core, tx: &mut Tx| {
+            let one =
+                |run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect| core.reclaim(run, tx, suspect);
             core.carry_out(tx, &batch, &*clock, one)
         };
         let core = self.core.clone();
-        let job = move |tx: &mut Tx<'_>| job(&core, tx);
+        let job = move |tx: &mut Tx| job(&core, tx);
         Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
     }
 

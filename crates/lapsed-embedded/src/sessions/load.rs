@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use lapsed_core::{Name, Result};
-use redb::{ReadTransaction, ReadableTable};
 
 use crate::StoredSystem;
 use crate::disk::Disk;
@@ -12,11 +11,12 @@ use crate::owners::OwnerTable;
 use crate::owners::load::open;
 use crate::sessions::Core;
 use crate::sessions::rows::stand;
+use crate::snapshot::Snapshot;
 use crate::tables::{SessionRow, split_held};
 
 impl Core {
     /// How many sessions each incarnation refers to.
-    fn load_references(&self, txn: &ReadTransaction) -> Tried<HashMap<u64, u64>> {
+    fn load_references(&self, txn: &Snapshot) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
         if let Some(held) = open(txn, &self.tables.held)? {
             for row in held.iter()? {
@@ -28,7 +28,7 @@ impl Core {
         Ok(counts)
     }
 
-    fn load_waiting(&self, txn: &ReadTransaction) -> Tried<()> {
+    fn load_waiting(&self, txn: &Snapshot) -> Tried<()> {
         let mut all = Vec::new();
         if let Some(sessions) = open(txn, &self.tables.sessions)? {
             for row in sessions.iter()? {

@@ -77,7 +77,7 @@ fn standing(row: &SessionRow, yours: u64, changed: bool) -> ReferenceChange {
 impl Core {
     fn activate(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         profile: &SessionProfile,
     ) -> Tried<(bool, SessionRow)> {
@@ -104,7 +104,7 @@ impl Core {
     /// the new one.
     fn follow_broadcaster(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         before: Option<&SessionRow>,
         row: &SessionRow,
@@ -123,7 +123,7 @@ impl Core {
 
     fn update(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         profile: &SessionProfile,
     ) -> Tried<Option<SessionRow>> {
@@ -138,7 +138,7 @@ impl Core {
 
     fn connect(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
         id: &Name,
     ) -> Tried<Option<UnlessEnded<Referred>>> {
@@ -164,7 +164,7 @@ impl Core {
 
     fn disconnect(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         claim: &Claim,
         id: &Name,
     ) -> Tried<Option<UnlessEnded<Referred>>> {
@@ -187,7 +187,7 @@ impl Core {
 
     fn change_once(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         request: &RequestId,
         change: ReferenceStep,
         claim: &Claim,
@@ -209,7 +209,7 @@ impl Core {
         Ok(ChangedOnce::Now(changed))
     }
 
-    fn resume(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<ReferenceChange>> {
+    fn resume(&self, tx: &mut Tx, id: &Name) -> Tried<Option<ReferenceChange>> {
         let Some(before) = self.row(tx, id)? else { return Ok(None) };
         if before.references > 0 {
             return Ok(Some(standing(&before, 0, false)));
@@ -220,7 +220,7 @@ impl Core {
         Ok(Some(standing(&row, 0, true)))
     }
 
-    fn delete(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Deleted> {
+    fn delete(&self, tx: &mut Tx, id: &Name) -> Tried<Deleted> {
         match self.row(tx, id)? {
             None => Ok(Deleted::Missing),
             Some(row) if row.references > 0 => Ok(Deleted::Active { references: row.references }),
@@ -231,7 +231,7 @@ impl Core {
         }
     }
 
-    fn restore(&self, tx: &mut Tx<'_>, seq: u64) -> Tried<Restored> {
+    fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
         let receipt_id = ReceiptId { system: self.id.clone(), seq };
         let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
@@ -329,7 +329,7 @@ impl EmbeddedSessions {
 impl SessionsStore for EmbeddedSessions {
     async fn activate(&self, id: &Name, profile: &SessionProfile) -> Result<Activated> {
         let (session, profile) = (id.clone(), profile.clone());
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.activate(tx, &session, &profile);
+        let job = move |core: &Core, tx: &mut Tx| core.activate(tx, &session, &profile);
         let (created, row) = self.write(job, |_| {}).await?;
         Ok(Activated { created, session: self.core.session(id, row) })
     }
@@ -371,7 +371,7 @@ impl SessionsStore for EmbeddedSessions {
             _ => {}
         };
         let job =
-            move |core: &Core, tx: &mut Tx<'_>| core.change_once(tx, &request, change, &claim, &id);
+            move |core: &Core, tx: &mut Tx| core.change_once(tx, &request, change, &claim, &id);
         match self.write(job, after).await? {
             ChangedOnce::Now(done) => self.standing(done).await,
             ChangedOnce::Before(standing) => Ok(Some(standing)),
@@ -389,7 +389,7 @@ impl SessionsStore for EmbeddedSessions {
 
     async fn update(&self, id: &Name, profile: &SessionProfile) -> Result<Option<Session>> {
         let (session, profile) = (id.clone(), profile.clone());
-        let job = move |core: &Core, tx: &mut Tx<'_>| core.update(tx, &session, &profile);
+        let job = move |core: &Core, tx: &mut Tx| core.update(tx, &session, &profile);
         let row = self.write(job, |_| {}).await?;
         Ok(row.map(|row| self.core.session(id, row)))
     }

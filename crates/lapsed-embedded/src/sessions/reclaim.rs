@@ -29,7 +29,7 @@ use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
 impl Core {
-    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect) -> Tried<Outcome> {
         match suspect.incarnation == NOBODY {
             true => self.delete_orphan(run, tx, suspect),
             false => self.release(run, tx, suspect),
@@ -38,7 +38,7 @@ impl Core {
 
     /// Removes all references of a dead incarnation to a session; if they were its last ones, its
     /// grace period begins now.
-    fn release(&self, run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect) -> Tried<Outcome> {
+    fn release(&self, run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect) -> Tried<Outcome> {
         let Some(slot) = self.suspected(suspect) else { return Ok(Outcome::Gone) };
         let id = &suspect.key;
         let count = self.references(tx, &slot, id)?;
@@ -64,12 +64,7 @@ impl Core {
         self.index.incarnation(suspect.incarnation.0).filter(|slot| slot.name == suspect.owner)
     }
 
-    fn delete_orphan(
-        &self,
-        run: &mut Run<'_>,
-        tx: &mut Tx<'_>,
-        suspect: &Suspect,
-    ) -> Tried<Outcome> {
+    fn delete_orphan(&self, run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect) -> Tried<Outcome> {
         let id = &suspect.key;
         let Some(row) = self.row(tx, id)? else { return Ok(Outcome::Gone) };
         let reason = match self.rules.judge(&self.case(&row, run.now_ms, run.back_ms)) {
@@ -133,7 +128,7 @@ impl EmbeddedSessions {
         let txn = disk.read()?;
         let read = || -> Tried<bool> {
             let Some(held) = open(&txn, &self.core.tables.held)? else { return Ok(false) };
-            Ok(held.get(&*held_key(slot.incarnation, suspect.key.as_str()))?.is_some())
+            Ok(held.get(&held_key(slot.incarnation, suspect.key.as_str()))?.is_some())
         };
         read().map_err(|fault| fault.told(&disk.name))
     }
@@ -173,14 +168,13 @@ impl Sweep for EmbeddedSessions {
             return self.preview(&batch);
         }
         let clock = self.owner_service.inner.clock.clone();
-        let job = move |core: &Core, tx: &mut Tx<'_>| {
-            let one = |run: &mut Run<'_>, tx: &mut Tx<'_>, suspect: &Suspect| {
-                core.reclaim(run, tx, suspect)
-            };
+        let job = move |core: &Core, tx: &mut Tx| {
+            let one =
+                |run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect| core.reclaim(run, tx, suspect);
             core.carry_out(tx, &batch, &*clock, one)
         };
         let core = self.core.clone();
-        let job = move |tx: &mut Tx<'_>| job(&core, tx);
+        let job = move |tx: &mut Tx| job(&core, tx);
         Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
     }
 

@@ -31,7 +31,7 @@ pub(super) fn disconnected_ms(row: &SessionRow) -> Option<u64> {
 }
 
 impl Core {
-    pub(super) fn row(&self, tx: &mut Tx<'_>, id: &Name) -> Tried<Option<SessionRow>> {
+    pub(super) fn row(&self, tx: &mut Tx, id: &Name) -> Tried<Option<SessionRow>> {
         match tx.get(&self.tables.sessions, id.as_str().as_bytes())? {
             Some(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
             None => Ok(None),
@@ -41,7 +41,7 @@ impl Core {
     /// Writes a session; `before` is the previous row.
     pub(super) fn put(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         before: Option<&SessionRow>,
         row: &SessionRow,
@@ -53,13 +53,13 @@ impl Core {
 
     /// Removes a session without references, and its broadcaster's pointer if it points to this
     /// session; returns whether it did.
-    pub(super) fn take_out(&self, tx: &mut Tx<'_>, id: &Name, row: &SessionRow) -> Tried<bool> {
+    pub(super) fn take_out(&self, tx: &mut Tx, id: &Name, row: &SessionRow) -> Tried<bool> {
         tx.remove(&self.tables.sessions, id.as_str().as_bytes())?;
         self.follow(tx, id, stand(Some(row)), SessionStanding::Absent);
         self.let_go_of_broadcaster(tx, id, &row.profile)
     }
 
-    fn follow(&self, tx: &mut Tx<'_>, id: &Name, before: SessionStanding, after: SessionStanding) {
+    fn follow(&self, tx: &mut Tx, id: &Name, before: SessionStanding, after: SessionStanding) {
         if before != after {
             let (waiting, id) = (self.waiting.clone(), id.clone());
             tx.then(move || waiting.lock().apply(&id, before, after));
@@ -67,14 +67,14 @@ impl Core {
     }
 
     /// The current session of a broadcaster, including this batch's changes.
-    pub(super) fn pointer(&self, tx: &mut Tx<'_>, broadcaster: &Name) -> Tried<Option<Name>> {
+    pub(super) fn pointer(&self, tx: &mut Tx, broadcaster: &Name) -> Tried<Option<Name>> {
         match tx.get(&self.tables.broadcasters, broadcaster.as_str().as_bytes())? {
             Some(bytes) => Ok(Some(Name::from_bytes(&bytes)?)),
             None => Ok(None),
         }
     }
 
-    pub(super) fn point(&self, tx: &mut Tx<'_>, broadcaster: &Name, id: &Name) -> Tried<()> {
+    pub(super) fn point(&self, tx: &mut Tx, broadcaster: &Name, id: &Name) -> Tried<()> {
         let (key, id) = (broadcaster.as_str().as_bytes(), id.as_str().as_bytes());
         tx.put(&self.tables.broadcasters, key, id)
     }
@@ -82,7 +82,7 @@ impl Core {
     /// Removes the broadcaster's pointer, unless it points to another session by now.
     pub(super) fn let_go_of_broadcaster(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         profile: &SessionProfile,
     ) -> Tried<bool> {
@@ -90,11 +90,12 @@ impl Core {
         if self.pointer(tx, broadcaster)?.as_ref() != Some(id) {
             return Ok(false);
         }
-        tx.remove(&self.tables.broadcasters, broadcaster.as_str().as_bytes())
+        tx.remove(&self.tables.broadcasters, broadcaster.as_str().as_bytes())?;
+        Ok(true)
     }
 
     /// How many references that incarnation has to that session.
-    pub(super) fn references(&self, tx: &mut Tx<'_>, slot: &Slot, id: &Name) -> Tried<u64> {
+    pub(super) fn references(&self, tx: &mut Tx, slot: &Slot, id: &Name) -> Tried<u64> {
         let row = tx.get(&self.tables.held, &held_key(slot.incarnation, id.as_str()))?;
         match row {
             None => Ok(0),
@@ -107,7 +108,7 @@ impl Core {
     /// Sets the number of references of an incarnation, which was `before`.
     pub(super) fn refer(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         slot: &Arc<Slot>,
         id: &Name,
         before: u64,
@@ -131,7 +132,7 @@ impl Core {
     /// Removes references of a session; with the last one its grace period begins.
     pub(super) fn dereference(
         &self,
-        tx: &mut Tx<'_>,
+        tx: &mut Tx,
         id: &Name,
         before: &SessionRow,
         count: u64,

@@ -93,7 +93,7 @@ struct Story {
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> Bench {
     let fragile = fragile.clone();
-    Bench::on_bytes(clock, move || Box::new(fragile.clone()))
+    Bench::on_bytes(clock, move |file| fragile.file(file))
 }
 
 impl Story {

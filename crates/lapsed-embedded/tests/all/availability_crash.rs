@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::fixture::SharedBytes;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::providers::{Bench, STALE_MS, START_MS, batch, flip_of, name, silence};
+use crate::fixture::{SharedBytes, copy_folder};
 use futures::FutureExt;
 use lapsed_availability::rules::{AvailabilitySettings, SettingsPatch};
 use lapsed_availability::{
@@ -15,16 +15,16 @@ use lapsed_availability::{
 use lapsed_core::clock::{Clock, ManualClock};
 use lapsed_core::receipt::Receipt;
 use lapsed_core::{Error, Result};
-use lapsed_embedded::{Backend, LogRow};
+use lapsed_embedded::{Backend, LogRow, StoreFile};
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> Bench {
     let fragile = fragile.clone();
-    Bench::on_bytes(clock, move || Box::new(fragile.clone()))
+    Bench::on_bytes(clock, move |file| fragile.file(file))
 }
 
 type Look = Box<dyn FnMut() + Send>;
 
-/// A backend that reports each write before it is made, until it fails permanently.
+/// Files that report each write before it is made, until they fail permanently.
 #[derive(Clone, Default)]
 struct Watched {
     bytes: SharedBytes,
@@ -39,6 +39,10 @@ impl std::fmt::Debug for Watched {
 }
 
 impl Watched {
+    fn file(&self, file: StoreFile) -> Box<dyn Backend> {
+        Box::new(WatchedFile { disk: self.clone(), file: self.bytes.file(file) })
+    }
+
     fn look(&self) -> std::io::Result<()> {
         if let Some(look) = self.look.lock().unwrap().as_mut() {
             look();
@@ -50,22 +54,29 @@ impl Watched {
     }
 }
 
-impl Backend for Watched {
+/// One file of that disk.
+#[derive(Debug)]
+struct WatchedFile {
+    disk: Watched,
+    file: Box<dyn Backend>,
+}
+
+impl Backend for WatchedFile {
     fn len(&self) -> std::io::Result<u64> {
-        self.bytes.len()
+        self.file.len()
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.bytes.read(offset, out)
+        self.file.read(offset, out)
     }
     fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.bytes.set_len(len)
+        self.file.set_len(len)
     }
     fn sync_data(&self) -> std::io::Result<()> {
-        self.look()
+        self.disk.look()
     }
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.look()?;
-        self.bytes.write(offset, data)
+        self.disk.look()?;
+        self.file.write(offset, data)
     }
 }
 
@@ -196,7 +207,7 @@ async fn a_crash_during_a_step_leaves_no_partial_write() {
             let when = format!("{which:?}, crash {at}");
             let bytes = survivor(left);
             let then = ManualClock::at(clock.wall_ms());
-            let survivor = Bench::on_bytes(&then, move || Box::new(bytes.clone()));
+            let survivor = Bench::on_bytes(&then, move |file| bytes.file(file));
             let seen = see(&survivor).await;
             assert!(seen == before || seen == after, "{when}: {seen:#?}");
             happened.push(seen == after);
@@ -230,7 +241,7 @@ async fn after_a_failed_commit_memory_equals_disk() {
             let seen = see(&b).await;
             let bytes = survivor(&fragile.all());
             let then = ManualClock::at(clock.wall_ms());
-            let on_disk = Bench::on_bytes(&then, move || Box::new(bytes.clone()));
+            let on_disk = Bench::on_bytes(&then, move |file| bytes.file(file));
             assert_eq!(seen, see(&on_disk).await, "{when}");
             agree(&b, &when).await;
             if answer.is_ok() {
@@ -257,7 +268,7 @@ async fn after_a_failed_commit_memory_equals_disk() {
 async fn nothing_is_read_before_it_is_durable() {
     let (watched, clock) = (Watched::default(), ManualClock::at(START_MS));
     let backend = watched.clone();
-    let b = Bench::on_bytes(&clock, move || Box::new(backend.clone()));
+    let b = Bench::on_bytes(&clock, move |file| backend.file(file));
     b.add("p").await;
     let (seen, truth) = (Arc::new(Mutex::new(Vec::new())), b.truth.clone());
     let noted = seen.clone();
@@ -285,7 +296,7 @@ async fn reopening_keeps_everything() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
-        Bench::on_bytes(&clock, move || Box::new(bytes.clone()))
+        Bench::on_bytes(&clock, move |file| bytes.file(file))
     };
     let b = reopen();
     let prepared = prepare(&b, &clock).await;
@@ -310,7 +321,7 @@ async fn trap_x7_versions_grow_across_a_clock_set_back() {
     let bytes = SharedBytes::default();
     let reopen = |clock: &ManualClock| {
         let bytes = bytes.clone();
-        Bench::on_bytes(clock, move || Box::new(bytes.clone()))
+        Bench::on_bytes(clock, move |file| bytes.file(file))
     };
     let mut last = 0;
     let mut epoch = 0;
@@ -349,8 +360,7 @@ async fn answered_writes_are_durable() {
         }
         b.accept(&format!("s{round}"), &id, 3).await;
         let crashed = tempfile::tempdir().unwrap();
-        let file = "lapsed.redb";
-        std::fs::copy(folder.path().join(file), crashed.path().join(file)).unwrap();
+        copy_folder(folder.path(), crashed.path());
         let survivor = Bench::in_folder(crashed.path());
         assert_eq!(survivor.truth.extent().await.unwrap(), round as u64 + 1);
         assert!(survivor.session(&format!("s{round}")).await.is_some());

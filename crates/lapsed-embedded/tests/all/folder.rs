@@ -14,6 +14,8 @@ use lapsed_core::sweep::Sweep;
 use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, Options};
 
+use crate::fixture::copy_folder;
+
 lapsed_testbed::steady_async_tests! {
     a_restart_spares_everyone_for_a_ttl,
     callers_share_commits,
@@ -135,8 +137,7 @@ async fn answered_writes_are_durable() {
         let keys = [name(&format!("k{round}"))];
         registry.register(&owner, &keys, TakePolicy::Always).await.unwrap();
         let crashed = tempfile::tempdir().unwrap();
-        std::fs::copy(folder.path().join("lapsed.redb"), crashed.path().join("lapsed.redb"))
-            .unwrap();
+        copy_folder(folder.path(), crashed.path());
         let (_store, survivor) = crate::fixture::open(crashed.path(), TTL);
         assert_eq!(survivor.census().await.unwrap().population, round + 1);
         assert!(survivor.find(&keys).await.unwrap()[0].is_some());
@@ -202,9 +203,9 @@ async fn a_damaged_file_is_not_changed() {
         let mut bytes = good.clone();
         damage(&mut bytes);
         let damaged = tempfile::tempdir().unwrap();
+        copy_folder(folder.path(), damaged.path());
         let path = damaged.path().join("lapsed.redb");
         std::fs::write(&path, &bytes).unwrap();
-        std::fs::copy(folder.path().join("format"), damaged.path().join("format")).unwrap();
         let opened = Embedded::open(damaged.path(), Options::default()).map(|_| ());
         assert!(matches!(opened, Err(Error::Corrupt { .. })), "{what}: {:?}", opened.err());
         assert!(std::fs::read(&path).unwrap() == bytes, "{what}: the file was changed");

@@ -56,7 +56,7 @@ struct Story {
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> InflightFixture {
     let fragile = fragile.clone();
-    inflight_on_bytes(move || Box::new(fragile.clone()), clock)
+    inflight_on_bytes(move |file| fragile.file(file), clock)
 }
 
 impl Story {
@@ -242,7 +242,7 @@ impl Story {
     /// The store gives the same answers after it was opened again.
     async fn compare_with_disk(&self, when: &str) {
         let bytes = survivor(&self.fragile.all());
-        let on_disk = inflight_on_bytes(move || Box::new(bytes.clone()), &self.clock);
+        let on_disk = inflight_on_bytes(move |file| bytes.file(file), &self.clock);
         assert_eq!(on_disk.counts().await, self.f.counts().await, "{when}");
     }
 }

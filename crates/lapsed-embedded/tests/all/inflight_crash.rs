@@ -16,7 +16,7 @@ const START_MS: u64 = 1_700_000_000_000;
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> InflightFixture {
     let fragile = fragile.clone();
-    inflight_on_bytes(move || Box::new(fragile.clone()), clock)
+    inflight_on_bytes(move |file| fragile.file(file), clock)
 }
 
 /// Prepared jobs, and the operations on them.
@@ -139,7 +139,7 @@ async fn trap_e1_a_crash_during_a_step_leaves_no_partial_write() {
         let mut outcomes = Vec::new();
         for (at, left) in crashes.iter().enumerate() {
             let bytes = survivor(left);
-            let g = inflight_on_bytes(move || Box::new(bytes.clone()), &clock);
+            let g = inflight_on_bytes(move |file| bytes.file(file), &clock);
             let seen = see(&g).await;
             assert!(seen == before || seen == after, "{kind:?}, crash {at}: {seen:?}");
             outcomes.push(seen == after);
@@ -169,7 +169,7 @@ async fn an_undone_batch_is_undone_in_memory() {
             let seen = see(&f).await;
             assert!(answer.is_err() || seen != before, "{when}");
             let bytes = survivor(&fragile.all());
-            let on_disk = inflight_on_bytes(move || Box::new(bytes.clone()), &clock);
+            let on_disk = inflight_on_bytes(move |file| bytes.file(file), &clock);
             assert_eq!(seen, see(&on_disk).await, "{when}: memory and disk");
             if answer.is_ok() {
                 break;
@@ -191,7 +191,7 @@ async fn after_an_absence_workers_get_a_whole_ttl() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
-        inflight_on_bytes(move || Box::new(bytes.clone()), &clock)
+        inflight_on_bytes(move |file| bytes.file(file), &clock)
     };
     let f = reopen().settled().await;
     let (claim, jobs) = f.working("w", &["a", "b"]).await;
@@ -214,7 +214,7 @@ async fn tokens_and_queue_order_survive_a_restart() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
-        inflight_on_bytes(move || Box::new(bytes.clone()), &clock)
+        inflight_on_bytes(move |file| bytes.file(file), &clock)
     };
     let f = reopen().settled().await;
     f.enqueue(&["a", "b", "c", "d"]).await;

@@ -14,7 +14,7 @@ const START_MS: u64 = 1_700_000_000_000;
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> LeasesFixture {
     let fragile = fragile.clone();
-    leases_on_bytes(move || Box::new(fragile.clone()), clock)
+    leases_on_bytes(move |file| fragile.file(file), clock)
 }
 
 /// An operation that writes more than one row.
@@ -107,7 +107,7 @@ async fn a_crash_during_a_step_leaves_no_partial_write() {
         for (at, left) in crashes.iter().enumerate() {
             let bytes = survivor(left);
             let then = ManualClock::at(clock.wall_ms());
-            let survivor = leases_on_bytes(move || Box::new(bytes.clone()), &then);
+            let survivor = leases_on_bytes(move |file| bytes.file(file), &then);
             let mut seen = see(&survivor).await;
             // Leases from before the crash have a whole TTL again, so they are held by their rows.
             for (now, then) in seen.keys.iter_mut().zip(&before.keys) {
@@ -144,7 +144,7 @@ async fn a_restart_keeps_tokens_and_spares_leases_that_could_not_be_renewed() {
     let bytes = SharedBytes::default();
     let make = {
         let bytes = bytes.clone();
-        move || Box::new(bytes.clone()) as Box<dyn lapsed_embedded::Backend>
+        move |file| bytes.file(file) as Box<dyn lapsed_embedded::Backend>
     };
     let f = leases_on_bytes(make.clone(), &clock);
     let ticket = f.acquire(&key("k"), "a").await.ticket();
@@ -173,7 +173,7 @@ async fn an_override_of_the_brake_waives_the_grace_for_one_pass() {
     let bytes = SharedBytes::default();
     let make = {
         let bytes = bytes.clone();
-        move || Box::new(bytes.clone()) as Box<dyn lapsed_embedded::Backend>
+        move |file| bytes.file(file) as Box<dyn lapsed_embedded::Backend>
     };
     let f = leases_on_bytes(make.clone(), &clock);
     f.acquire(&key("k"), "a").await;
@@ -229,7 +229,7 @@ async fn a_crash_while_keys_are_forgotten_lets_no_token_go_back() {
     for (at, left) in crashes.iter().enumerate() {
         let bytes = survivor(left);
         let then = ManualClock::at(clock.wall_ms());
-        let survivor = leases_on_bytes(move || Box::new(bytes.clone()), &then);
+        let survivor = leases_on_bytes(move |file| bytes.file(file), &then);
         left_at.push(survivor.leases.list(&keys[0].namespace, None, 10).await.unwrap().len());
         for (k, times) in keys.iter().zip(1u64..) {
             let token = survivor.acquire(k, "next").await.token;

@@ -23,6 +23,7 @@ mod leader;
 mod leases;
 mod leases_crash;
 mod leases_races;
+mod log;
 mod long_reads;
 mod many_ended_owners;
 mod notes;

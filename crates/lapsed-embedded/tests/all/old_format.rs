@@ -1,5 +1,5 @@
 //! A folder that the previous version wrote (format 1, in which leases, receipts and jobs are JSON)
-//! is opened as it is, and is of format 2 from then on.
+//! is opened as it is, and is of format 3 from then on.
 //!
 //! `tests/data/format-1.pages` is the file of such a folder without its empty pages: its length (8
 //! bytes, big-endian), then of each page its number (4 bytes) and its 4,096 bytes.
@@ -70,7 +70,7 @@ async fn a_folder_of_the_previous_version_is_opened_as_it_is() {
         let notes = NoteStore::notes(&store, &devices, &name("audit"), query).await.unwrap();
         assert_eq!(notes[0].text, "written by the old version");
         store.close().unwrap();
-        assert_eq!(format_of(folder.path()), 2);
+        assert_eq!(format_of(folder.path()), 3);
     }
 }
 

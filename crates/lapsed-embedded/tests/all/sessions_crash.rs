@@ -13,7 +13,7 @@ const START_MS: u64 = 1_700_000_000_000;
 
 fn open(fragile: &Fragile, clock: &ManualClock) -> SessionsFixture {
     let fragile = fragile.clone();
-    sessions_on_bytes(move || Box::new(fragile.clone()), clock)
+    sessions_on_bytes(move |file| fragile.file(file), clock)
 }
 
 /// Two orphans of broadcasters, and two sessions whose only server has retired.
@@ -71,7 +71,7 @@ async fn trap_b1_a_crash_during_a_batch_leaves_no_partial_write() {
     let mut outcomes = Vec::new();
     for (at, left) in crashes.iter().enumerate() {
         let bytes = survivor(left);
-        let survivor = sessions_on_bytes(move || Box::new(bytes.clone()), &clock);
+        let survivor = sessions_on_bytes(move |file| bytes.file(file), &clock);
         outcomes.push(all_or_nothing(&survivor, &format!("crash {at}")).await);
         (survivor.advance)(survivor.ttl).await;
         survivor.sweep().await;
@@ -112,7 +112,7 @@ async fn after_an_absence_sessions_get_a_whole_grace() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
-        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+        sessions_on_bytes(move |file| bytes.file(file), &clock)
     };
     let f = reopen().settled().await;
     f.disconnected(&["s", "t"]).await;
@@ -142,7 +142,7 @@ async fn a_suspect_listed_before_the_absence_is_spared_after_it() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
-        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+        sessions_on_bytes(move |file| bytes.file(file), &clock)
     };
     let f = reopen().settled().await;
     f.orphaned(&["s"]).await;
@@ -159,7 +159,7 @@ async fn an_override_waives_the_grace_after_an_absence() {
     let (bytes, clock) = (SharedBytes::default(), ManualClock::at(START_MS));
     let reopen = || {
         let bytes = bytes.clone();
-        sessions_on_bytes(move || Box::new(bytes.clone()), &clock)
+        sessions_on_bytes(move |file| bytes.file(file), &clock)
     };
     let f = reopen().settled().await;
     f.orphaned(&["s"]).await;

@@ -14,7 +14,7 @@ use lapsed_core::owner::{Claim, Ending, Incarnation, OwnerStore};
 use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedInflight, Options};
 
-use crate::disk::{Disk, Keep, SyncFault};
+use crate::disk::{CHECKPOINT_BYTES, Disk, Keep, Lies, SyncFault};
 use crate::jobs::bug::{JobBug, guard, rules, true_rules};
 use crate::jobs::model::{JobModel, ModelPlace};
 use crate::promise::{Broken, Checked, Promise, holds};
@@ -62,7 +62,10 @@ impl JobSimSystem {
             random: SimRandom::new(seed),
             trace: Trace::new(printed),
             model: JobModel::new(true_rules(bug), TTL_MS, START_MS),
-            disk: Disk::new(bug == Some(JobBug::AcknowledgedBeforeDurable)),
+            disk: Disk::new(match bug {
+                Some(JobBug::AcknowledgedBeforeDurable) => Lies::Always,
+                _ => Lies::Never,
+            }),
             counts: BTreeMap::new(),
             bug,
             store: None,
@@ -103,13 +106,15 @@ impl JobSimSystem {
         let options = Options {
             clock: Arc::new(self.clock.clone()),
             guard: guard(self.bug),
+            checkpoint_bytes: CHECKPOINT_BYTES,
             ..Options::default()
         };
         let id = SystemId::new(Kind::Inflight, "jobs").expect("it is a valid name");
-        let opened = Embedded::with_backend(options, move || disk.handle()).and_then(|store| {
-            let jobs = store.inflight(id, Duration::from_millis(TTL_MS), rules(self.bug))?;
-            Ok((store, jobs))
-        });
+        let opened =
+            Embedded::with_backend(options, move |file| disk.handle(file)).and_then(|store| {
+                let jobs = store.inflight(id, Duration::from_millis(TTL_MS), rules(self.bug))?;
+                Ok((store, jobs))
+            });
         let opened = opened.map_err(|error| {
             Broken::new(Promise::P4, format!("what is left cannot be opened: {error}"))
         });

@@ -14,7 +14,7 @@ use lapsed_core::sessions::SessionsStore;
 use lapsed_core::{Error, Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, EmbeddedSessions, Options};
 
-use crate::disk::{Disk, Keep, SyncFault};
+use crate::disk::{CHECKPOINT_BYTES, Disk, Keep, Lies, SyncFault};
 use crate::promise::{Broken, Checked, Promise, holds};
 use crate::random::SimRandom;
 use crate::sessions::bug::{SessionBug, guard};
@@ -62,7 +62,10 @@ impl SessionSimSystem {
             random: SimRandom::new(seed),
             trace: Trace::new(printed),
             model: SessionModel::new(TTL_MS, GRACE_MS, START_MS),
-            disk: Disk::new(bug == Some(SessionBug::SessionLostWithPower)),
+            disk: Disk::new(match bug {
+                Some(SessionBug::SessionLostWithPower) => Lies::Always,
+                _ => Lies::Never,
+            }),
             counts: BTreeMap::new(),
             bug,
             store: None,
@@ -102,14 +105,16 @@ impl SessionSimSystem {
         let options = Options {
             clock: Arc::new(self.clock.clone()),
             guard: guard(self.bug),
+            checkpoint_bytes: CHECKPOINT_BYTES,
             ..Options::default()
         };
         let id = SystemId::new(Kind::Sessions, "chats").expect("it is a valid name");
         let (ttl, grace) = (Duration::from_millis(TTL_MS), Duration::from_millis(GRACE_MS));
-        let opened = Embedded::with_backend(options, move || disk.handle()).and_then(|store| {
-            let sessions = store.sessions(id, ttl, grace)?;
-            Ok((store, sessions))
-        });
+        let opened =
+            Embedded::with_backend(options, move |file| disk.handle(file)).and_then(|store| {
+                let sessions = store.sessions(id, ttl, grace)?;
+                Ok((store, sessions))
+            });
         let opened = opened.map_err(|error| {
             Broken::new(Promise::P4, format!("what is left cannot be opened: {error}"))
         });

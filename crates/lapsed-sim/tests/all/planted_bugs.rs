@@ -49,6 +49,7 @@ finds! {
     p3_retry_counted_twice: RetryCountedTwice,
     p3_tally_of_intended: TallyOfIntended,
     p4_acknowledged_before_durable: AcknowledgedBeforeDurable,
+    p4_checkpoint_not_durable: CheckpointNotDurable,
     p5_dead_may_register: DeadMayRegister,
     p5_beat_revives_the_dead: BeatRevivesTheDead,
     p5_restart_inherits: RestartInherits,

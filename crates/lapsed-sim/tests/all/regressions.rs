@@ -14,7 +14,7 @@ use lapsed_core::sweep::{
 };
 use lapsed_core::{Error, Name};
 use lapsed_embedded::{Embedded, EmbeddedRegistry, Options};
-use lapsed_sim::disk::{Disk, Keep, SyncFault};
+use lapsed_sim::disk::{Disk, Keep, Lies, SyncFault};
 use lapsed_sim::run::{RunPlan, run};
 use lapsed_sim::scenario::Scenario;
 use lapsed_sim::system::system_id;
@@ -31,8 +31,8 @@ struct Store {
 fn open(disk: Disk, clock: ManualClock) -> Store {
     let options = Options { clock: Arc::new(clock.clone()), ..Options::default() };
     let bytes = disk.clone();
-    let store =
-        Embedded::with_backend(options, move || bytes.handle()).expect("nothing fails here");
+    let store = Embedded::with_backend(options, move |file| bytes.handle(file))
+        .expect("nothing fails here");
     let registry =
         store.registry(system_id(), Duration::from_millis(TTL_MS)).expect("nothing fails here");
     Store { disk, clock, registry, _store: store }
@@ -40,7 +40,7 @@ fn open(disk: Disk, clock: ManualClock) -> Store {
 
 impl Store {
     fn new() -> Store {
-        open(Disk::new(false), ManualClock::at(1_000_000))
+        open(Disk::new(Lies::Never), ManualClock::at(1_000_000))
     }
 
     /// The power fails, and comes back.
