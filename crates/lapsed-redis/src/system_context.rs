@@ -9,6 +9,11 @@
 //!
 //! For everybody else an absence counts only if this process waited for the server without standing still itself, and
 //! nobody else reached the server meanwhile. Each probe notes on the server that somebody did.
+//!
+//! A server's clock that went further than this process's monotonic clock was set forward, perhaps because the machine
+//! was suspended: deadlines passed in a time that no owner could use. It looks the same if only this process's machine was
+//! suspended. What others noted tells the two apart: if the clock was set, the first probe after that finds that nobody had
+//! reached the server for as long.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -105,6 +110,17 @@ impl ServerPresence {
     fn forget_if_shorter(&self, now: Duration, least: Duration) {
         let mut away_since = self.away_since.lock().expect(LOCK);
         *away_since = away_since.filter(|since| now - *since >= least);
+    }
+
+    /// How far the server's clock went since its last timely answer, in milliseconds, if that is more by at least `gap` than
+    /// the monotonic clock allows. The last answer was read no earlier than it was requested, and this one no later than at
+    /// `received`, so that a process that stood still in between finds no jump.
+    fn jump_ms(&self, now_ms: u64, received: Duration, gap: Duration) -> Option<u64> {
+        let seen_at = *self.seen_at.lock().expect(LOCK);
+        let seen_ms = Some(self.seen_ms.load(Ordering::Acquire)).filter(|seen_ms| *seen_ms > 0)?;
+        let went_ms = now_ms.saturating_sub(seen_ms);
+        let passed_ms = received.saturating_sub(seen_at).as_millis() as u64;
+        (went_ms > passed_ms + gap.as_millis() as u64).then_some(went_ms)
     }
 
     /// Whether there is something to record.
@@ -295,9 +311,11 @@ impl SystemContext {
             shard.presence.away_since.lock().expect(LOCK).get_or_insert(sent);
         }
         let mut now_ms = answer?;
-        shard.presence.forget_if_shorter(self.clock.mono(), gap / 2);
-        if shard.presence.is_unsettled() {
-            now_ms = self.record_absence(shard).await?;
+        let received = self.clock.mono();
+        shard.presence.forget_if_shorter(received, gap / 2);
+        let jump_ms = shard.presence.jump_ms(now_ms, received, gap);
+        if shard.presence.is_unsettled() || jump_ms.is_some() {
+            now_ms = self.record_absence(shard, jump_ms).await?;
         }
         // Both change under one lock, because `server_time_at_most` combines them.
         let mut seen_at = shard.presence.seen_at.lock().expect(LOCK);
@@ -306,20 +324,26 @@ impl SystemContext {
         Ok(())
     }
 
-    /// Tells the server that it was absent. Returns the server's clock.
-    async fn record_absence(&self, shard: &Shard) -> Result<u64> {
+    /// Tells the server that it was absent. `jump_ms`: how far its clock went, if it was set forward. Until the server has
+    /// answered, its last timely answer stays what it was, so that the next probe finds the same. Returns the server's clock.
+    async fn record_absence(&self, shard: &Shard, jump_ms: Option<u64>) -> Result<u64> {
         let since = *shard.presence.away_since.lock().expect(LOCK);
         let is_wrong = shard.presence.is_record_wrong.load(Ordering::Acquire);
         let waited = since.map_or(Duration::ZERO, |since| self.clock.mono() - since);
-        let waited = if is_wrong { String::new() } else { waited.as_millis().to_string() };
+        let waited_ms = jump_ms.unwrap_or(0).max(waited.as_millis() as u64);
+        let waited = if is_wrong { String::new() } else { waited_ms.to_string() };
         let args = Args::default().arg(waited);
         let (now_ms, recorded): (u64, u64) = self.run(shard, &script::RECORD_ABSENCE, args).await?;
         *shard.presence.away_since.lock().expect(LOCK) = None;
         shard.presence.is_record_wrong.store(false, Ordering::Release);
-        match recorded {
-            0 => tracing::warn!(system = %self.id, store = %self.connection.place,
+        match (recorded, jump_ms) {
+            (0, _) => tracing::warn!(system = %self.id, store = %self.connection.place,
                 "this process could not reach the server for a while, but others could; nobody has to wait for it"),
-            _ => tracing::warn!(system = %self.id, store = %self.connection.place,
+            (_, Some(jump_ms)) => {
+                tracing::warn!(system = %self.id, store = %self.connection.place, jump_ms,
+                "the clock of the server was set forward; every owner gets a whole threshold from now on")
+            }
+            (_, None) => tracing::warn!(system = %self.id, store = %self.connection.place,
                 "the server was unreachable; every owner gets a whole threshold from now on"),
         }
         Ok(now_ms)

@@ -56,8 +56,13 @@ impl SettableClock {
     /// A clock that is `seconds` ahead of this machine's, or behind it if that is negative.
     pub fn ahead_by(seconds: i64) -> TestbedResult<Self> {
         let clock = Self::standing_at(0)?;
-        clock.write(&format!("{seconds:+}"))?;
+        clock.run_ahead_by(seconds)?;
         Ok(clock)
+    }
+
+    /// From now on the clock runs `seconds` ahead of this machine's, or behind it if that is negative.
+    pub fn run_ahead_by(&self, seconds: i64) -> TestbedResult<()> {
+        self.write(&format!("{seconds:+}"))
     }
 
     /// From now on the clock stands still at `ms`. May be set back.
