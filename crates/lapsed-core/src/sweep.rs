@@ -254,6 +254,15 @@ pub struct Census {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub entries_due_recently: u64,
+    /// Entries that became due within the last threshold and are already reclaimed. They are not part
+    /// of `entries_tracked`; the brake counts them together with those. 0 where owners are counted.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub entries_died_recently: u64,
+    /// The part of `entries_died_recently` that became due within the last half of the threshold.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub entries_died_last_half: u64,
     /// How late the most overdue suspect is, in milliseconds.
     pub oldest_late_ms: u64,
     /// Who was seen alive, for an adopted system whose layout shows life. Absent otherwise.

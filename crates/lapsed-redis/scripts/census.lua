@@ -2,7 +2,8 @@
 -- KEYS  the base keys
 -- ARGV  1 threshold_ms  2 at most so many of the overdue owners are looked at one by one
 -- Answers  {now, back, run, live, overdue, spared, died recently, held by the overdue owners,
---           oldest deadline or '', since when the server is back, if that is less than a threshold ago}
+--           oldest deadline or '', since when the server is back, if that is less than a threshold ago,
+--           entries without an owner that were taken and became due within the last threshold, and within the last half of it}
 -- O(log incarnations + the overdue owners); while a store-away grace runs: O(incarnations)
 local K = base(KEYS)
 local now = clock()
@@ -47,4 +48,5 @@ end
 local died = redis.call('ZCOUNT', K.deaths, '(' .. whole(now - threshold), '+inf')
 local live = redis.call('ZCARD', K.due) - overdue
 return { whole(now), whole(back), run, live, overdue, spared, died, held, oldest and whole(oldest) or '',
-  whole(since) }
+  whole(since), whole(deaths_within(K.meta, now, threshold, threshold)),
+  whole(deaths_within(K.meta, now, threshold, threshold / 2)) }

@@ -2,7 +2,7 @@
 -- KEYS  the base keys, then: 12 index
 -- ARGV  1 threshold_ms
 -- Answers  {now, since when the server is back or 0, run, population, due, oldest deadline or '',
---   how many became due within the last threshold}
+--   how many became due within the last threshold, how many that did so were taken}
 -- O(log jobs)
 local K = base(KEYS)
 local index = KEYS[12]
@@ -27,4 +27,5 @@ if due > 0 then
   oldest = deadline and whole(deadline) or ''
 end
 local before = due > 0 and due_until(now - 2 * threshold) or 0
-return { whole(now), whole(back), run, redis.call('ZCARD', index), due, oldest, due - before }
+return { whole(now), whole(back), run, redis.call('ZCARD', index), due, oldest, due - before,
+  whole(deaths_within(K.meta, now, threshold, threshold)) }

@@ -44,7 +44,7 @@ end
 if act then
   local no_way = may_write({ { 'ZREM', index, 'x' }, { 'HDEL', jobs, 'x' }, { 'EXPIRE', index, '1' },
     { 'SET', lock, 'x' }, { 'HSET', dead, 'x', 'x' }, { 'ZADD', dead_ids, '0', 'x' }, { 'HSET', crashes, 'x', 'x' },
-    { 'HINCRBY', K.meta, 'x', '1' }, { 'HDEL', K.meta, 'x' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } })
+    { 'HINCRBY', K.meta, 'x', '1' }, { 'HDEL', K.meta, 'x' }, { 'HSET', K.meta, 'x', 'x' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } })
   if no_way then
     return no_way
   end
@@ -254,6 +254,11 @@ local function write_receipts()
     end
   end
   redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
+  local deadlines = {}
+  for n, s in ipairs(reclaimed) do
+    deadlines[n] = s.deadline
+  end
+  note_deaths(K.meta, now, threshold, deadlines)
   note_batch(K, sweeper, number, first, first + #reclaimed - 1, now)
 end
 

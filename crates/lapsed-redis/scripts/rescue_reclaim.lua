@@ -186,6 +186,11 @@ local function write_receipts()
     end
   end
   redis.call('HINCRBY', K.meta, 'receipts', #reclaimed)
+  local deadlines = {}
+  for n, s in ipairs(reclaimed) do
+    deadlines[n] = s.deadline
+  end
+  note_deaths(K.meta, now, at.grace, deadlines)
   note_batch(K, sweeper, number, first, first + #reclaimed - 1, now)
 end
 

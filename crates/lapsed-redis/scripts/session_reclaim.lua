@@ -267,6 +267,8 @@ if act and not no then
     redis.call('HINCRBY', K.meta, 'receipts', reclaimed)
     if idle then
       redis.call('HINCRBY', K.meta, 'population', 0 - reclaimed)
+    else
+      note_deaths(K.meta, now, grace, deadlines)
     end
     note_batch(K, sweeper, number, first, last, now)
   end

@@ -78,6 +78,9 @@ impl OwnerService {
                 census.owners_live = number(3)?;
                 census.owners_died_recently = number(6)?;
             }
+            // Only systems whose keys show no owners note these, each shard its own.
+            census.entries_died_recently += number(10)?;
+            census.entries_died_last_half += number(11)?;
         }
         Ok((census, back_ms))
     }

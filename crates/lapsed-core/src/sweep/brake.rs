@@ -10,7 +10,8 @@
 //! "At once" means within one threshold. The deaths of a partition are spread over the heartbeat
 //! interval, so the share counts the owners declared dead recently together with those that are
 //! overdue now. Where the application's keys show no owners, the share of the entries that became
-//! due within one threshold is counted instead. Owners that were already declared dead are not
+//! due within one threshold is counted instead, those that were already reclaimed included: otherwise
+//! frequent passes would each find a small share of what is left. Owners that were already declared dead are not
 //! affected: their entries are removed whatever the brake says.
 //!
 //! The operator's setting and the hold of a mass death are kept in the store ([`BrakeRecord`]), so
@@ -357,14 +358,23 @@ impl Brake {
     /// While the brake holds, all entries that are due count, because those that caused the hold
     /// became due more than a threshold ago by the time that it opens. If all entries run out by
     /// themselves and passes are rare, most are due at every pass, which says nothing.
+    ///
+    /// What was already reclaimed counts by when it became due. Of entries that run out by themselves,
+    /// as many become due in a threshold as are tracked, always: of those that were reclaimed, only
+    /// those of the last half of the threshold count as dying, which is about a quarter of all.
     fn is_mass_of_entries(&self, census: &Census, is_held: bool) -> bool {
-        let all = census.entries_tracked;
+        let all = census.entries_tracked + census.entries_died_recently;
         let due = match is_held {
             true => census.orphans,
             false if census.entries_run_out && self.every_ms() > self.threshold_ms() / 2 => 0,
             false => census.entries_due_recently,
         };
-        due > 0 && all >= self.policy.min_owners && due as f64 > self.policy.share * all as f64
+        let died = match census.entries_run_out {
+            true => census.entries_died_last_half,
+            false => census.entries_died_recently,
+        };
+        let is_most = (due + died) as f64 > self.policy.share * all as f64;
+        due > 0 && all >= self.policy.min_owners && is_most
     }
 
     fn threshold_ms(&self) -> u64 {

@@ -153,6 +153,7 @@ impl AdoptedInflight {
             _ => census.orphans_spared = due,
         }
         census.entries_tracked = census.population;
+        census.entries_died_recently = number(7)?;
         census.suspects = census.orphans;
         census.observation = Some(self.observation(census.population, due).await?);
         Ok(census)

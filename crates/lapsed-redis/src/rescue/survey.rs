@@ -237,6 +237,7 @@ impl RescuedInflight {
         census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));
         census.back_ms = back_ms;
         if self.profile.facts().shows_workers {
+            (census.entries_died_recently, census.entries_died_last_half) = (0, 0);
             let names = survey.dead_workers();
             census.owners_died_recently = self.died_recently(census.now_ms, &names).await?;
             let dead = names.len() as u64;

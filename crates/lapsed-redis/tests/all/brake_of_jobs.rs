@@ -12,6 +12,7 @@ use lapsed_redis::AdoptedInflightLayout;
 
 crate::inflight_app::on_both! {
     all_jobs_of_twenty_processes_due_at_once_are_held_and_go_in_steps,
+    jobs_that_become_due_one_after_another_are_a_mass_death,
     two_passes_at_the_same_moment_take_one_step,
     a_normal_trickle_of_orphans_is_not_held,
     a_dry_run_lists_what_the_brake_spares,
@@ -19,6 +20,7 @@ crate::inflight_app::on_both! {
 
 const THRESHOLD_MS: u64 = 3_000;
 const JOBS_IN_ALL: usize = 500;
+const SPREAD_MS: u64 = 2_000;
 
 /// The same keys with a longer threshold, on a server that has been there for longer than that.
 async fn slow(beside: &Beside) -> Beside {
@@ -85,6 +87,30 @@ async fn all_jobs_of_twenty_processes_due_at_once_are_held_and_go_in_steps(besid
     }
     assert_eq!(steps[..2], [50, 90], "a tenth of all, then a fifth of the rest: {steps:?}");
     assert_eq!(beside.app.queued("default"), JOBS_IN_ALL);
+}
+
+/// Twenty processes were cut off at once. Each had sent its last heartbeat at another moment, so that every pass finds few
+/// jobs due of those that are left.
+async fn jobs_that_become_due_one_after_another_are_a_mass_death(beside: Beside) {
+    let beside = slow(&beside).await;
+    let at_ms = beside.app.now_ms();
+    for n in 0..JOBS_IN_ALL {
+        let beat_ms = at_ms - SPREAD_MS + (n as u64 * SPREAD_MS) / JOBS_IN_ALL as u64;
+        beside.app.register_at(&job_id(n), payload(n, "default"), &beat_ms.to_string());
+    }
+    let mut gone = 0;
+    for pass in 1.. {
+        beside.until_ms(at_ms + THRESHOLD_MS - SPREAD_MS + pass * 100).await;
+        let report = single_pass(&beside, PassMode::Reclaim).await;
+        gone += report.reclaimed;
+        // 275, and what becomes due between the count and the first page.
+        assert!(gone <= 300, "{gone} of 500 before the first hold: {report:?}");
+        if report.stopped == Stopped::Brake {
+            break;
+        }
+    }
+    assert!(gone > 0, "they were not all due at once");
+    assert_eq!(beside.app.queued("default") as u64, gone);
 }
 
 /// Both read the same record; the store gives the step to one, and the other one holds.

@@ -307,6 +307,41 @@ fn entries_that_run_out_by_themselves_are_judged_only_if_passes_are_frequent() {
 }
 
 #[test]
+fn entries_that_were_reclaimed_within_a_threshold_count_with_those_that_are_due() {
+    let spread = |left, died| Census {
+        entries_died_recently: died,
+        entries_died_last_half: died,
+        ..entries(0, left, 100, 100)
+    };
+    assert_eq!(brake().pass(&spread(400, 100)), BrakeVerdict::Open, "200 of 500");
+    assert!(is_held_for_mass(&brake().pass(&spread(300, 200))), "300 of 500");
+    assert!(is_held_for_mass(&brake().pass(&Census { population: 8, ..spread(8, 12) })));
+    assert_eq!(
+        brake().pass(&Census { entries_due_recently: 0, ..spread(300, 200) }),
+        BrakeVerdict::Open
+    );
+}
+
+/// As many became due in the last threshold as still have to: nobody came back, and it is like that every day.
+#[test]
+fn entries_that_run_out_by_themselves_at_a_steady_rate_are_not_held() {
+    for due in [1, 10, 100, 250] {
+        let brake = brake();
+        brake.set_interval(Duration::from_millis(TTL_MS / 2));
+        let steady = Census {
+            entries_run_out: true,
+            entries_died_recently: 500,
+            entries_died_last_half: 250,
+            ..entries(0, 500 + due, due, due)
+        };
+        assert_eq!(brake.pass(&steady), BrakeVerdict::Open, "{due} due");
+        let most = Census { entries_died_last_half: 500, ..entries(0, 250, 110, 110) };
+        let most = Census { entries_run_out: true, entries_died_recently: 600, ..most };
+        assert!(is_held_for_mass(&brake.pass(&most)), "{most:?}");
+    }
+}
+
+#[test]
 fn an_override_by_the_operator_does_not_end_observing() {
     let brake = brake();
     let observation = AdoptObservation { total: 5, ..AdoptObservation::default() };

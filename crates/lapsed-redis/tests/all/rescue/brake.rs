@@ -8,6 +8,7 @@ use super::*;
 
 lapsed_testbed::steady_async_tests! {
     bullmq_jobs_that_all_lose_their_lock_at_once_are_held_and_go_in_steps,
+    bullmq_jobs_whose_locks_run_out_one_after_another_are_a_mass_death,
     a_few_bullmq_jobs_without_a_lock_are_not_held,
     rq_workers_that_all_die_at_once_are_held_and_go_in_steps,
 }
@@ -51,6 +52,33 @@ async fn bullmq_jobs_that_all_lose_their_lock_at_once_are_held_and_go_in_steps()
     leave_many(&app, "bullmq", 40, b"{}");
     let steps = steps(&app, &redis, "bullmq", 40).await;
     assert_eq!(steps[..2], [4, 8], "a tenth of all, then a fifth of the rest: {steps:?}");
+}
+
+/// All workers were cut off at once. Each had renewed its lock at another moment, so that every pass finds few jobs
+/// without a lock, of those that are left.
+async fn bullmq_jobs_whose_locks_run_out_one_after_another_are_a_mass_death() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    past_the_grace(&app, &redis, GRACE).await;
+    leave_many(&app, "bullmq", 40, b"{}");
+    for n in 1..=40 {
+        let left_ms = (500 + n * 50).to_string();
+        app.text(&["SET", &format!("bull:mails:j{n}:lock"), "token", "PX", &left_ms]);
+    }
+    let (mut done, began_ms) = (0, now_ms(&app));
+    for pass in 1.. {
+        eventually("the next pass", async || (now_ms(&app) >= began_ms + pass * 200).then_some(()))
+            .await;
+        let report = single_pass(&redis, "bullmq").await;
+        done += report.reclaimed;
+        // 22, and what becomes due between the count and the first page.
+        assert!(done <= 24, "{done} of 40 before the first hold: {report:?}");
+        if report.stopped == Stopped::Brake {
+            break;
+        }
+    }
+    assert!(done > 0, "they were not all due at once");
+    assert_eq!(waiting(&app, "bullmq").len() as u64, done);
 }
 
 async fn a_few_bullmq_jobs_without_a_lock_are_not_held() {

@@ -7,11 +7,13 @@ use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweep};
 
-use crate::chat::{Chat, on_both_chats, pass};
+use crate::chat::{Chat, on_both_chats, pass, uuid};
 
 on_both_chats! {
     all_sessions_that_were_cut_off_at_once_are_held_and_go_in_steps,
     sessions_that_end_one_after_another_are_not_held,
+    sessions_that_are_cut_off_one_after_another_are_a_mass_death,
+    sessions_that_end_at_a_steady_rate_are_not_held,
 }
 
 const GRACE_MS: u64 = 4_000;
@@ -72,4 +74,61 @@ async fn sessions_that_end_one_after_another_are_not_held(chat: Chat) {
     assert_eq!(counted, (ALL as u64, 25), "{census:?}");
     let report = single_pass(&chat).await;
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 25), "{report:?}");
+}
+
+/// The same on a server that has been there for longer than the grace, so that what ended earlier is not spared.
+async fn past_the_grace(chat: &Chat) -> Chat {
+    let chat = slow(chat).await;
+    let back_ms = chat.redis.info().await.unwrap().back_ms;
+    chat.until_ms(back_ms + GRACE_MS + 1_000).await;
+    chat
+}
+
+/// Registers sessions whose connections end at these times.
+fn cut_off_at(chat: &Chat, first: usize, times: &[u64]) {
+    for (n, at_ms) in times.iter().enumerate() {
+        let (id, at) = (uuid(first + n), at_ms.to_string());
+        let session = format!("session:{id}");
+        chat.app.call(&["HSET", &session, "value", "0", "last_disconnect", &at]);
+        chat.app.call(&["ZADD", "disconnected_sessions", &at, &id]);
+    }
+}
+
+/// A proxy died, and noticed it of one connection after the other: each pass finds few due of those that are left.
+async fn sessions_that_are_cut_off_one_after_another_are_a_mass_death(chat: Chat) {
+    let chat = past_the_grace(&chat).await;
+    let (now_ms, spread_ms) = (chat.app.now_ms(), GRACE_MS * 3 / 8);
+    let times: Vec<u64> = (0..200).map(|n| now_ms - GRACE_MS / 2 + n * spread_ms / 200).collect();
+    cut_off_at(&chat, 0, &times);
+    let mut gone = 0;
+    for pass in 1.. {
+        chat.until_ms(now_ms + GRACE_MS / 2 + pass * 100).await;
+        let report = single_pass(&chat).await;
+        gone += report.reclaimed;
+        // 110, and what becomes due between the count and the first page.
+        assert!(gone <= 120, "{gone} of 200 before the first hold: {report:?}");
+        if report.stopped == Stopped::Brake {
+            break;
+        }
+    }
+    assert!(gone > 0, "they were not all due at once");
+}
+
+/// Every 20 ms one session ends, and nobody comes back: as many have become due in the last grace as wait for it.
+async fn sessions_that_end_at_a_steady_rate_are_not_held(chat: Chat) {
+    let chat = past_the_grace(&chat).await;
+    let began_ms = chat.app.now_ms();
+    let mut until_ms = began_ms - GRACE_MS;
+    let (mut known, mut gone) = (0, 0);
+    while until_ms < began_ms + 2 * GRACE_MS {
+        let now_ms = chat.app.now_ms();
+        let times: Vec<u64> = (until_ms..now_ms).step_by(20).collect();
+        until_ms = times.last().map_or(until_ms, |last| last + 20);
+        cut_off_at(&chat, known, &times);
+        known += times.len();
+        let report = single_pass(&chat).await;
+        assert_eq!(report.stopped, Stopped::Done, "{gone} of {known} are gone: {report:?}");
+        gone += report.reclaimed;
+    }
+    assert!(gone as usize > known / 2, "{gone} of {known}");
 }
