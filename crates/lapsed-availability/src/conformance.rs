@@ -309,6 +309,7 @@ macro_rules! availability_conformance {
             a_batch_settled_as_not_done_is_never_carried_out,
             a_dry_run_changes_nothing,
             the_brake_holds_when_most_fall_silent_at_once,
+            providers_that_fall_silent_one_after_another_are_a_mass_death_to_every_daemon,
             the_operators_brake_setting_is_followed,
             trap_c11_evidence_uses_one_clock,
             restoring_sets_online_unless_toggled_since,

@@ -1,7 +1,7 @@
 //! A mirror in the memory of this process: for a truth that only this process uses (the embedded
 //! store), and for tests and simulations of the protocol.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -44,6 +44,8 @@ struct Kept {
     seeding: Vec<u64>,
     back_ms: u64,
     waived_ms: u64,
+    /// When how many were decided to be silent, for a threshold.
+    deaths: VecDeque<(u64, u64)>,
     looked: Duration,
     snapshot: Option<(Snapshot, u64)>,
     turns: u64,
@@ -117,6 +119,21 @@ impl Kept {
         if recent && self.waived_ms < now_ms { self.back_ms } else { 0 }
     }
 
+    /// How many were decided to be silent after `since_ms`.
+    fn died_since(&self, since_ms: u64) -> u64 {
+        self.deaths.iter().filter(|(at_ms, _)| *at_ms > since_ms).map(|(_, count)| count).sum()
+    }
+
+    fn note_death(&mut self, now_ms: u64, stale_ms: u64) {
+        while self.deaths.front().is_some_and(|(at_ms, _)| at_ms + stale_ms <= now_ms) {
+            self.deaths.pop_front();
+        }
+        match self.deaths.back_mut().filter(|(at_ms, _)| *at_ms == now_ms) {
+            Some((_, count)) => *count += 1,
+            None => self.deaths.push_back((now_ms, 1)),
+        }
+    }
+
     fn decide(
         &mut self,
         suspect: &Suspect,
@@ -144,6 +161,7 @@ impl Kept {
         let pending = PendingOffline { epoch: row.epoch, beat_ms, decided_ms: now_ms };
         if act == PassMode::Reclaim {
             (row.online, row.beat_ms, row.pending_offline) = (false, None, Some(pending));
+            self.note_death(now_ms, stale_ms);
             self.drop_snapshot();
         }
         Ok(pending)
@@ -184,6 +202,7 @@ impl Mirror for MemoryMirror {
             online: kept.rows.values().filter(|row| row.online).count() as u64,
             pending_offline: kept.rows.values().filter(|row| row.pending_offline.is_some()).count()
                 as u64,
+            died_recently: kept.died_since(now_ms.saturating_sub(stale_ms)),
             mass_beats: None,
             mass_beats_seen: 0,
         })

@@ -152,6 +152,9 @@ pub struct Presence {
     pub online: u64,
     /// How many providers are pending offline.
     pub pending_offline: u64,
+    /// How many were decided to be silent within the last `stale_ms`, by any process. An implementation notes them in the
+    /// step that decides.
+    pub died_recently: u64,
     /// The last heartbeats that were found written at once by somebody else.
     pub mass_beats: Option<MassBeats>,
     /// How often such heartbeats were found, each time once.

@@ -5,7 +5,7 @@
 //! heartbeats are more frequent than passes. Any error of the mirror ends the pass before anything
 //! is decided (C4).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -34,11 +34,10 @@ const MASS_TOLD_AGAIN_MS: u64 = 600_000;
 /// Largest number of pending-offline providers of earlier passes that one pass continues with.
 const PENDING_OFFLINE_MAX: usize = 10_000;
 
-/// Suspects of the last survey, ordered by deadline, and when providers were set offline recently.
+/// Suspects of the last survey, ordered by deadline.
 #[derive(Default)]
 pub(crate) struct Survey {
     suspects: Vec<(Suspect, IsPending)>,
-    flips: VecDeque<Duration>,
     /// The time of the last heartbeats written at once of which the log tells.
     told_mass_ms: u64,
 }
@@ -119,7 +118,7 @@ impl Availability {
             owners_live: online.saturating_sub(if away { 0 } else { overdue }),
             owners_overdue: if away { 0 } else { overdue },
             owners_spared: if away { overdue } else { 0 },
-            owners_died_recently: self.died_recently(),
+            owners_died_recently: presence.died_recently,
             oldest_late_ms: presence.now_ms.saturating_sub(oldest_ms),
             ..Census::default()
         }
@@ -136,16 +135,6 @@ impl Availability {
         tracing::warn!(system = %self.parts.id, beats, of, at_ms,
             "heartbeats were written at once, by no ping: an application that fills the mirror itself \
              keeps silent providers online; switch its reseeding off");
-    }
-
-    fn died_recently(&self) -> u64 {
-        let threshold = self.threshold();
-        let now = self.parts.clock.mono();
-        let mut survey = self.survey.lock().expect(LOCK);
-        while survey.flips.front().is_some_and(|at| *at + threshold < now) {
-            survey.flips.pop_front();
-        }
-        survey.flips.len() as u64
     }
 
     /// Dates heartbeats of the future to the present of each store, so that they count for one threshold and not
@@ -279,9 +268,6 @@ impl Availability {
                 }
             });
         }
-        let now = self.parts.clock.mono();
-        let reclaimed = outcomes.iter().filter(|one| matches!(one, Outcome::Reclaimed(_))).count();
-        self.survey.lock().expect(LOCK).flips.extend(std::iter::repeat_n(now, reclaimed));
         self.tell(states, at_ms).await;
         if !unknown.is_empty() {
             self.forget(&unknown).await;

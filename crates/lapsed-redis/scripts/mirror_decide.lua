@@ -91,6 +91,11 @@ if #silent > 0 then
   if known[4] then
     unmark(KEYS, {}, silent)
   end
+  local times = {}
+  for n = 1, #silent do
+    times[n] = now
+  end
+  note_deaths(KEYS[1], now, stale, times)
   drop(KEYS)
   keep(KEYS, known[2], true)
 end

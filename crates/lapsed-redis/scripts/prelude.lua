@@ -150,7 +150,8 @@ local function due_at(deadline, started, ttl, back)
   return math.max(deadline, back + ttl)
 end
 
--- What was taken from the dead, for the brake of systems whose keys show no owners: field `deaths` of the meta
+-- What was taken from the dead, for the brake of systems whose keys show no owners, and for that of a mirror, whose
+-- script counts whom it decides to be silent, by the time of that: field `deaths` of the meta
 -- hash, `time:count` for each 64th of `span` in which something became due. It is counted by when it became due and not
 -- by when it was taken, so that a backlog of long ago is no mass death. Older ones are left out whenever it is
 -- written, and what lies in the future was noted by a clock that has been set back since: at most 66 counts.

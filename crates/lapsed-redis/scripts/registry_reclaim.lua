@@ -27,7 +27,7 @@ end
 local no = act and refused(K.meta, K.batches, sweeper, number, term, now) or nil
 if act then
   local no_way = may_write({ { 'HDEL', registry, 'x' }, { 'ZREM', K.due, 'x' }, { 'ZADD', K.due, '0', 'x' },
-    { 'HSET', K.lives, 'x', 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'HDEL', K.meta, 'x' },
+    { 'HSET', K.lives, 'x', 'x' }, { 'ZADD', K.deaths, '0', 'x' }, { 'HINCRBY', K.meta, 'x', '1' }, { 'HDEL', K.meta, 'x' },
     { 'XADD', K.receipts, '1-0', 'x', 'x' } })
   if no_way then
     return no_way
@@ -152,6 +152,9 @@ if act and not no then
     end
     if #group.dead > 0 then
       each('HDEL', registry, group.dead)
+    end
+    if group.inc == '0' and #group.dead > 0 then
+      redis.call('ZADD', K.deaths, whole(now), group.owner)
     end
     if group.forget then
       redis.call('HDEL', group.held, group.owner)

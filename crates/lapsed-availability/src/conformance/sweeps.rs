@@ -247,6 +247,35 @@ pub async fn the_brake_holds_when_most_fall_silent_at_once(b: AvailabilityBench)
     assert!(report.reclaimed < 12, "{report:?}");
 }
 
+/// As from a crontab, or by daemons that take turns: who was set offline before is known to a process that has seen
+/// nothing of it.
+pub async fn providers_that_fall_silent_one_after_another_are_a_mass_death_to_every_daemon(
+    b: AvailabilityBench,
+) {
+    let mut ids = Vec::new();
+    for n in 0..12 {
+        ids.push(b.online(&format!("p{n:02}")).await);
+    }
+    let single_pass = async || {
+        let (_stopper, stop) = StopSignal::channel();
+        b.sweeper(&b.f.daemon()).pass(PassMode::Reclaim, 0, &stop).await
+    };
+    let beat = async |ids: &[Name]| {
+        for id in ids {
+            b.beat(id).await;
+        }
+    };
+    (b.f.advance)(b.f.stale * 11 / 20).await;
+    beat(&ids[4..]).await;
+    (b.f.advance)(b.f.stale / 2).await;
+    let first = single_pass().await;
+    assert_eq!((first.reclaimed, first.stopped), (4, Stopped::Done), "{first:?}");
+    beat(&ids[8..]).await;
+    (b.f.advance)(b.f.stale * 11 / 20).await;
+    let second = single_pass().await;
+    assert_eq!((second.reclaimed, second.stopped), (0, Stopped::Brake), "8 of 12: {second:?}");
+}
+
 /// The operator says something to one daemon; the others hear of it, or ask again.
 pub async fn the_operators_brake_setting_is_followed(b: AvailabilityBench) {
     let (system, other) = (&b.f.id, b.f.daemon());

@@ -13,7 +13,8 @@ impl Inner {
         let script = &script::MIRROR_PRESENCE;
         let words: Vec<String> =
             self.context.run_with_keys(script, self.args(6).arg(stale_ms)).await?;
-        let [now_ms, back_ms, run, seeded, online, pending_offline, mass, masses] = &words[..]
+        let [now_ms, back_ms, run, seeded, online, pending_offline, mass, masses, died] =
+            &words[..]
         else {
             return Err(self.context.unexpected_answer(script));
         };
@@ -28,6 +29,7 @@ impl Inner {
             seeded: seeded == "1",
             online: number(online)?,
             pending_offline: number(pending_offline)?,
+            died_recently: number(died)?,
             mass_beats: mass_beats(mass),
             mass_beats_seen: number(masses)?,
         })

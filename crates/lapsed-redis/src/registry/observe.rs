@@ -18,6 +18,9 @@ use crate::system_context::Args;
 /// The most owners whose heartbeats one call reads.
 const OWNERS_A_CALL: usize = 500;
 
+/// The most names of dead owners that one call reads.
+const DEATHS_A_CALL: usize = 1_000;
+
 /// How long the record is kept if no pass runs any more, in seconds.
 const KEEP_S: u64 = 30 * 24 * 3_600;
 
@@ -77,6 +80,31 @@ impl AdoptedRegistry {
         self.context().shards[0].prefix.key(&format!("observed:{}", self.fingerprint))
     }
 
+    /// The key of the owners that were found dead, each with the time of the last pass that found or took something of it.
+    fn deaths_key(&self) -> String {
+        self.context().shards[0].prefix.key("deaths")
+    }
+
+    /// Owners that died within the last TTL and hold nothing any more. They are read from the store, so that all
+    /// processes count the same.
+    pub(super) async fn died_recently(&self, now_ms: u64, survey: &Survey) -> Result<u64> {
+        let (mut died, mut offset) = (0, 0);
+        loop {
+            let mut cmd = redis::cmd("ZRANGEBYSCORE");
+            let since_ms = now_ms.saturating_sub(self.owners.ttl_ms);
+            cmd.arg(self.deaths_key()).arg(format!("({since_ms}")).arg("+inf");
+            cmd.arg("LIMIT").arg(offset).arg(DEATHS_A_CALL);
+            let connection = &self.context().connection;
+            let names: Vec<String> = connection.query("ZRANGEBYSCORE", &cmd).await?;
+            let gone = names.iter().filter(|name| !survey.held.contains_key(name.as_str()));
+            died += gone.count() as u64;
+            if names.len() < DEATHS_A_CALL {
+                return Ok(died);
+            }
+            offset += DEATHS_A_CALL;
+        }
+    }
+
     /// Reads the heartbeats of these owners. Stores the observation, unless it is for a dry run.
     pub(super) async fn observe(&self, owners: &[Name], act: PassMode) -> Result<ObservedOwners> {
         let mut all = ObservedOwners { now_ms: 0, confirmed_ms: None, owners: Vec::new() };
@@ -96,6 +124,7 @@ impl AdoptedRegistry {
         let mut args = Args::default()
             .key(context.shards[0].prefix.key("meta"))
             .key(self.record_key())
+            .key(self.deaths_key())
             .arg(self.owners.ttl_ms)
             .arg(if act == PassMode::Reclaim { "reclaim" } else { "dry" })
             .arg(&self.fingerprint)

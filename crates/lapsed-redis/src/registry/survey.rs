@@ -33,9 +33,6 @@ pub(super) struct Survey {
     dead: BTreeMap<Name, Vec<Name>>,
     /// The dead owners by deadline, the most overdue first.
     order: Vec<(u64, Name)>,
-    /// When an owner was first found dead: those of now, and those that hold nothing any more, for
-    /// a threshold.
-    deaths: BTreeMap<Name, u64>,
     /// Entries that cannot be read.
     unreadable: u64,
     /// Whether some entries of the dead were left out, because there are too many.
@@ -107,18 +104,6 @@ impl Survey {
     }
 }
 
-impl Survey {
-    /// Who was found dead a moment ago and holds nothing any more: to the brake they died at once
-    /// with those that are dead now.
-    fn remember(&mut self, before: &Survey, threshold_ms: u64) {
-        for (owner, died) in &before.deaths {
-            if !self.held.contains_key(owner) && self.at_ms < died + threshold_ms {
-                self.deaths.insert(owner.clone(), *died);
-            }
-        }
-    }
-}
-
 impl AdoptedRegistry {
     /// The result of the last scan. Scans if there was none.
     pub(super) async fn survey_or_last(&self) -> Result<Arc<Survey>> {
@@ -145,8 +130,7 @@ impl AdoptedRegistry {
                 self.read_heartbeats(&mut progress, &before, new, act).await?;
             }
         }
-        let mut survey = progress.finish();
-        survey.remember(&before, self.context().threshold_ms());
+        let survey = progress.finish();
         if act == PassMode::Reclaim {
             self.forget_others(&survey).await?;
         }
@@ -190,8 +174,6 @@ impl AdoptedRegistry {
             let known_ms = before.deadline(&owner).filter(|_| is_dead).unwrap_or(deadline_ms);
             survey.deadlines.insert(owner.clone(), deadline_ms.min(known_ms));
             if is_dead {
-                let died = before.deaths.get(&owner).copied().unwrap_or(now_ms);
-                survey.deaths.insert(owner.clone(), died);
                 survey.dead.entry(owner).or_default();
             } else {
                 progress.is_alive(&owner);
@@ -210,7 +192,7 @@ impl AdoptedRegistry {
         census.population = self.context().connection.query("HLEN", &cmd).await?;
         census.owners_overdue = seen.dead.len() as u64;
         census.owners_live = seen.held.len() as u64 - census.owners_overdue;
-        census.owners_died_recently = (seen.deaths.len() - seen.dead.len()) as u64;
+        census.owners_died_recently = self.died_recently(census.now_ms, seen).await?;
         census.suspects = seen.dead.values().map(|keys| keys.len() as u64).sum();
         let oldest = seen.dead.keys().filter_map(|owner| seen.deadline(owner)).min();
         census.oldest_late_ms = oldest.map_or(0, |at| census.now_ms.saturating_sub(at));

@@ -87,6 +87,8 @@ on_both_engines! {
     the_operator_s_brake_holds_everything,
     a_mass_death_is_held_and_opens_in_steps_the_most_overdue_first,
     deaths_one_after_another_are_a_mass_death_too,
+    deaths_that_single_passes_find_one_after_another_are_a_mass_death_too,
+    an_owner_that_has_come_back_is_no_recent_death,
     entries_that_are_not_text_are_left_alone,
     a_registry_key_of_the_wrong_type_is_reported_and_left_alone,
     p7_after_a_restart_everybody_has_a_whole_threshold_to_beat_again,
@@ -361,6 +363,45 @@ async fn deaths_one_after_another_are_a_mass_death_too(engine: Engine) {
         held |= report.stopped == Stopped::Brake;
     }
     assert!(held && gone <= 12, "{gone} of 20 owners were evicted within {ttl:?}");
+}
+
+/// As from a crontab, or by daemons that take turns: each pass is one of a process that has seen nothing before.
+async fn deaths_that_single_passes_find_one_after_another_are_a_mass_death_too(engine: Engine) {
+    let ttl = Duration::from_secs(6);
+    let world = World::new(engine).await;
+    let registry = || world.redis.adopted_registry(id(), layout(ttl)).unwrap();
+    settled(&registry()).await;
+    for n in 0..20 {
+        world.living(&format!("i-{n:02}"), &keys(&format!("i-{n:02}"), 3));
+    }
+    let single_pass = async || {
+        let sweep: Arc<dyn Sweep> = Arc::new(registry());
+        pass(&sweeper(&sweep, &world.redis, Policy::default())).await
+    };
+    single_pass().await;
+    let (mut gone, mut held) = (0, false);
+    for n in 0..16 {
+        world.app.call(&["DEL", &format!("instance:heartbeat:i-{n:02}")]);
+        let report = single_pass().await;
+        gone += report.reclaimed / 3;
+        held |= report.stopped == Stopped::Brake;
+    }
+    assert!(held && gone <= 11, "{gone} of 20 owners were evicted within {ttl:?}");
+}
+
+async fn an_owner_that_has_come_back_is_no_recent_death(engine: Engine) {
+    let world = World::new(engine).await;
+    world.living("i-live", &keys("live", 3));
+    world.dead("i-dead", &keys("dead", 3)).await;
+    let recent =
+        async || world.sweep.survey(PassMode::Reclaim).await.unwrap().unwrap().owners_died_recently;
+    let mut sum = Sum::default();
+    sweep_until(&world.sweeper(), &mut sum, || world.app.registry().len() == 3).await;
+    assert_eq!(recent().await, 1);
+    world.living("i-dead", &keys("dead", 3));
+    assert_eq!(recent().await, 0);
+    world.app.call(&["HDEL", "connections:registry", "dead-000000", "dead-000001", "dead-000002"]);
+    assert_eq!(recent().await, 0, "it was alive when it left");
 }
 
 async fn entries_that_are_not_text_are_left_alone(engine: Engine) {
