@@ -15,8 +15,14 @@ pub(crate) struct Script {
 /// The decisive step for one foreign job system: `part` in front of `rescue_reclaim.lua`.
 pub(crate) fn rescue_text(part: &str) -> (String, String) {
     let body = format!("{part}\n{}", include_str!("../scripts/rescue_reclaim.lua"));
-    let preludes =
-        [PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE, RESCUE_PRELUDE];
+    let preludes = [
+        PRELUDE,
+        DEATHS_PRELUDE,
+        QUEUES_PRELUDE,
+        INFLIGHT_PRELUDE,
+        INFLIGHT_ADOPT_PRELUDE,
+        RESCUE_PRELUDE,
+    ];
     let text = begin(&preludes, &body);
     let sha = redis::Script::new(&text).get_hash().to_owned();
     (text, sha)
@@ -56,6 +62,9 @@ pub(crate) use rescue_script;
 /// The prelude of all scripts.
 pub(crate) const PRELUDE: &str = include_str!("../scripts/prelude.lua");
 
+/// The prelude of the scripts that count deaths for the brake. No function of the library does.
+const DEATHS_PRELUDE: &str = include_str!("../scripts/deaths_prelude.lua");
+
 /// The prelude of the scripts for sessions, which follows the first.
 pub(crate) const SESSIONS_PRELUDE: &str = include_str!("../scripts/sessions_prelude.lua");
 
@@ -79,14 +88,15 @@ const MIRROR_PRELUDE: &str = include_str!("../scripts/mirror_prelude.lua");
 
 /// The preludes of a script, in order.
 fn preludes(file: &str) -> Vec<&'static str> {
-    match file.split_once('_').map_or("", |(system, _)| system) {
-        "session" => vec![PRELUDE, SESSIONS_PRELUDE],
+    match file.split_once('_').map_or(file, |(system, _)| system) {
+        "session" => vec![PRELUDE, DEATHS_PRELUDE, SESSIONS_PRELUDE],
         "inflight" if file.starts_with("inflight_adopt_") => {
             let inflight = [QUEUES_PRELUDE, INFLIGHT_PRELUDE, INFLIGHT_ADOPT_PRELUDE];
-            [[PRELUDE, SESSIONS_PRELUDE].as_slice(), &inflight].concat()
+            [[PRELUDE, DEATHS_PRELUDE, SESSIONS_PRELUDE].as_slice(), &inflight].concat()
         }
-        "mirror" => vec![PRELUDE, MIRROR_PRELUDE],
+        "mirror" => vec![PRELUDE, DEATHS_PRELUDE, MIRROR_PRELUDE],
         "inflight" => vec![PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, REQUESTS_PRELUDE],
+        "census" => vec![PRELUDE, DEATHS_PRELUDE],
         _ => vec![PRELUDE],
     }
 }
