@@ -8,11 +8,13 @@
 //! this way can no longer complete, fail or give back the job.
 //!
 //! This module holds what is the same for every store: the rules ([`rules`]), the operations
-//! ([`Inflight`]), a worker that sends its own heartbeats ([`Worker`]), the explanation of a job's
-//! state (`explain`), and the conformance suite.
+//! ([`Inflight`]), taking and ending jobs although answers are lost (`delivery`), a worker that sends
+//! its own heartbeats ([`Worker`]), the explanation of a job's state (`explain`), and the conformance
+//! suite.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod delivery;
 mod explain;
 mod operations;
 pub mod rules;
@@ -33,6 +35,7 @@ use crate::sweep::Sweep;
 use crate::system::Restored;
 use rules::{DeadLetterReason, OnDeath, QueueEnd};
 
+pub use delivery::HeldClaim;
 pub use operations::{Inflight, InflightParts};
 pub use worker::{JobOutcome, JobResult, Worker};
 

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::name::Name;
 use crate::request::{RequestId, not_repeatable};
 
-pub use handle::{Owner, OwnerOptions};
+pub use handle::{Owner, OwnerOptions, OwnerWatch};
 
 /// Number of one run of an owner. It only grows within a system, and no number is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

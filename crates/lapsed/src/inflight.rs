@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use lapsed_core::inflight::rules::RecoveryPolicy;
 use lapsed_core::inflight::{
-    Claimed, Finished, HEARTBEAT_INTERVAL_MS, Inflight, JobTicket, NewJob, ORPHAN_THRESHOLD_MS,
-    Worker,
+    Claimed, Finish, Finished, HEARTBEAT_INTERVAL_MS, HeldClaim, Inflight, NewJob,
+    ORPHAN_THRESHOLD_MS, Worker,
 };
 use lapsed_core::owner::Owner;
 use lapsed_core::{Error, Kind, Name, Result};
@@ -189,19 +189,22 @@ pub struct InflightMember {
 
 impl InflightMember {
     /// The next job of `queue`, which this worker then holds. `None`: the queue is empty.
+    ///
+    /// # Errors
+    /// After [`Error::Unavailable`], and when the call is dropped before it returns, a job that was
+    /// taken goes back to the front of its queue as soon as the store answers again.
     pub async fn take(&self, queue: &str) -> Result<Option<HeldJob>> {
         self.take_within(queue, Duration::ZERO).await
     }
 
     /// Like [`take`](Self::take), but waits up to `wait` while the queue is empty.
     pub async fn take_within(&self, queue: &str, wait: Duration) -> Result<Option<HeldJob>> {
-        let queue = Name::new(queue)?;
-        let taken = self.inflight.take(self.owner.claim(), &queue, 1, wait).await?;
-        let incarnation = self.owner.incarnation();
-        Ok(taken.jobs.into_iter().next().map(|job| HeldJob {
-            inflight: self.inflight.clone(),
-            ticket: job.ticket(incarnation),
-            job,
+        let (inflight, claim) = (&self.inflight, self.owner.claim());
+        let taken = inflight.take_or_give_back(claim, &Name::new(queue)?, 1, wait).await?;
+        Ok(taken.jobs.into_iter().next().map(|job| {
+            let ticket = job.ticket(self.owner.incarnation());
+            let claim = HeldClaim::new(inflight.clone(), self.owner.watch(), ticket);
+            HeldJob { claim, job }
         }))
     }
 
@@ -210,9 +213,11 @@ impl InflightMember {
 
 /// A job that a worker holds. It stays in flight until it is completed, failed or given back, or
 /// until its worker is dead; dropping this handle changes nothing.
+///
+/// The calls that end it are repeated while the store does not answer, until it does or the worker is
+/// lost. A call that was dropped or has failed may be made again on the same handle.
 pub struct HeldJob {
-    inflight: Arc<Inflight>,
-    ticket: JobTicket,
+    claim: HeldClaim,
     job: Claimed,
 }
 
@@ -239,23 +244,27 @@ impl HeldJob {
 
     /// The work is done: the job is gone. `false`: this worker no longer held it, and nothing
     /// changed; discard what was done.
-    pub async fn complete(self) -> Result<bool> {
-        self.inflight.complete(&self.ticket).await.map(is_done)
+    ///
+    /// # Errors
+    /// After [`Error::Unavailable`] the worker was lost while the store did not answer. The job may be
+    /// gone, or it will be recovered; another call finds out.
+    pub async fn complete(&self) -> Result<bool> {
+        self.end(Finish::Complete).await
     }
 
-    /// The work cannot be done: the job becomes a dead letter. `false`: see
+    /// The work cannot be done: the job becomes a dead letter. `false` and errors: see
     /// [`complete`](Self::complete).
-    pub async fn fail(self, error: &str) -> Result<bool> {
-        self.inflight.fail(&self.ticket, error).await.map(is_done)
+    pub async fn fail(&self, error: &str) -> Result<bool> {
+        self.end(Finish::Fail { error: error.to_owned() }).await
     }
 
-    /// The work was not done: the job goes back to the front of its queue. `false`: see
+    /// The work was not done: the job goes back to the front of its queue. `false` and errors: see
     /// [`complete`](Self::complete).
-    pub async fn give_back(self) -> Result<bool> {
-        self.inflight.give_back(&self.ticket, QueueEnd::Front).await.map(is_done)
+    pub async fn give_back(&self) -> Result<bool> {
+        self.end(Finish::GiveBack(QueueEnd::Front)).await
     }
-}
 
-fn is_done(finished: Finished) -> bool {
-    finished == Finished::Done
+    async fn end(&self, how: Finish) -> Result<bool> {
+        Ok(self.claim.finish(&how).await? == Finished::Done)
+    }
 }

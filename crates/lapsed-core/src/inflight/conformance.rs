@@ -283,6 +283,9 @@ macro_rules! inflight_conformance {
             another_incarnation_gets_nothing_of_a_take,
             a_repeated_enqueue_adds_nothing,
             a_repeated_start_starts_nothing,
+            a_dropped_take_is_given_back_without_a_crash,
+            a_repeated_end_of_a_claim_is_known_as_its_own,
+            a_repeated_end_of_a_recovered_claim_is_refused,
         ]);
         $crate::conformance_cases!($make, $run, [$crate::inflight::conformance], zombies: [
             trap_e2_a_late_heartbeat_revives_nothing,

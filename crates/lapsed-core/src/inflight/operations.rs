@@ -77,9 +77,8 @@ impl Inflight {
     /// first one.
     ///
     /// A call that fails with [`Error::Unavailable`], or that is dropped before it returns, may
-    /// have taken jobs. [`in_flight`](Self::in_flight) lists what an owner holds, and
-    /// [`job`](Self::job) returns each job's token. A [`Worker`](crate::inflight::Worker) does that
-    /// automatically.
+    /// have taken jobs, which their owner then holds without knowing of them.
+    /// [`take_or_give_back`](Self::take_or_give_back) has no such effect.
     pub async fn take(
         &self,
         claim: &Claim,
@@ -89,9 +88,11 @@ impl Inflight {
     ) -> Result<Taken> {
         let clock = &self.parts.clock;
         let until = clock.mono() + wait;
+        let limit = limit.clamp(1, JOBS_MAX);
         loop {
             let ear = self.listen(queue);
-            let taken = self.take_now(claim, queue, limit).await?;
+            let take = self.parts.entries.take(claim, queue, limit);
+            let taken = self.calls.call("take", take).await?;
             let left = until.saturating_sub(clock.mono());
             if !taken.jobs.is_empty() || left.is_zero() {
                 return Ok(taken);
@@ -129,17 +130,6 @@ impl Inflight {
     /// answered. Returns how many jobs were given back; repeating the call is safe.
     pub async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
         self.calls.call("give_up_take", self.parts.entries.give_up_take(request)).await
-    }
-
-    /// Takes what is on the queue now, without waiting.
-    pub(super) async fn take_now(
-        &self,
-        claim: &Claim,
-        queue: &Name,
-        limit: usize,
-    ) -> Result<Taken> {
-        let limit = limit.clamp(1, JOBS_MAX);
-        self.calls.call("take", self.parts.entries.take(claim, queue, limit)).await
     }
 
     /// Must be called before the queue is read, so that a notification in between is not missed.

@@ -4,20 +4,18 @@
 //! The race that it closes: a worker that was frozen resumes while its jobs already run elsewhere.
 //! The store would refuse to complete them, but their side effects would happen twice. So the work
 //! runs beside the owner's handle and is dropped as soon as the handle knows, or must assume, that
-//! the owner was lost.
+//! the owner was lost. What happens when an answer of the store is lost is the matter of `delivery`.
 
-use std::collections::HashSet;
 use std::fmt::Display;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, select, try_join_all};
-use tokio::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::inflight::rules::QueueEnd;
-use crate::inflight::{Claimed, Finish, Finished, Inflight, JOBS_MAX, Job, JobPlace};
+use crate::inflight::{Claimed, Finish, Finished, HeldClaim, Inflight};
 use crate::name::Name;
 use crate::owner::{Incarnation, Lost, Owner, ReleasedHoldings};
 use crate::schedule::StopSignal;
@@ -25,18 +23,8 @@ use crate::schedule::StopSignal;
 /// How long one call waits for a job on an empty queue.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// Pause before a call that was not answered is repeated.
+/// Pause before a `take` that failed is repeated.
 const TRY_AGAIN: Duration = Duration::from_millis(200);
-
-/// Jobs that one worker has at hand.
-#[derive(Default)]
-struct JobBacklog {
-    under_way: HashSet<Name>,
-    /// Jobs that this incarnation holds because of a `take` whose answer was lost.
-    strays: Vec<Claimed>,
-    /// Whether a `take` was not answered or was dropped, so that it may have taken jobs.
-    in_doubt: bool,
-}
 
 /// Result of the work on a job, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +81,17 @@ impl Worker {
         self.owner.incarnation()
     }
 
-    /// Takes up to `limit` jobs; waits up to `wait` for the first one.
+    /// Takes up to `limit` jobs; waits up to `wait` for the first one. What a call took that fails or
+    /// is dropped is given back.
     pub async fn take(&self, queue: &Name, limit: usize, wait: Duration) -> Result<Vec<Claimed>> {
-        Ok(self.inflight.take(self.owner.claim(), queue, limit, wait).await?.jobs)
+        let take = self.inflight.take_or_give_back(self.owner.claim(), queue, limit, wait);
+        Ok(take.await?.jobs)
+    }
+
+    /// The right to end the claim of `job`.
+    pub fn held(&self, job: &Claimed) -> HeldClaim {
+        let ticket = job.ticket(self.incarnation());
+        HeldClaim::new(self.inflight.clone(), self.owner.watch(), ticket)
     }
 
     /// Runs `work` for `job` and reports the result to the store. If the owner is lost meanwhile,
@@ -115,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Reports the result to the store, and repeats the call until it is answered.
+    /// Reports the result to the store, and repeats the call until it is answered or the owner is lost.
     async fn tell<E: Display>(
         &self,
         job: &Claimed,
@@ -126,21 +122,12 @@ impl Worker {
             Ok(JobResult::GiveBack(end)) => (Finish::GiveBack(end), JobOutcome::GivenBack),
             Err(error) => (Finish::Fail { error: error.to_string() }, JobOutcome::Failed),
         };
-        let tickets = [job.ticket(self.incarnation())];
-        let mut is_repeated = false;
-        loop {
-            match self.inflight.finish(&tickets, &how).await.as_deref() {
-                Ok([Finished::Done]) => return Ok(worked),
-                // The first call was carried out, but its answer was lost.
-                Ok([Finished::Gone]) if is_repeated => return Ok(worked),
-                Ok([late, ..]) => return Ok(JobOutcome::TooLate(*late)),
-                Ok([]) => return Ok(JobOutcome::TooLate(Finished::Gone)),
-                Err(Error::Unavailable { .. } | Error::Throttled { .. }) => {
-                    is_repeated = true;
-                    self.inflight.parts.clock.sleep(TRY_AGAIN).await;
-                }
-                Err(error) => return Err(error.clone()),
-            }
+        match self.held(job).finish(&how).await {
+            Ok(Finished::Done) => Ok(worked),
+            Ok(late) => Ok(JobOutcome::TooLate(late)),
+            // Only a lost owner stops trying.
+            Err(Error::Unavailable { .. } | Error::Throttled { .. }) => Ok(JobOutcome::Cancelled),
+            Err(error) => Err(error),
         }
     }
 
@@ -156,9 +143,8 @@ impl Worker {
     where
         F: Future<Output = std::result::Result<D, E>>,
     {
-        let backlog = Mutex::new(JobBacklog::default());
-        let (backlog, work) = (&backlog, &work);
-        let one = |_| self.keep_working(queue, stop, backlog, work);
+        let work = &work;
+        let one = |_| self.keep_working(queue, stop, work);
         try_join_all((0..at_once.max(1)).map(one)).await.map(|_| ())
     }
 
@@ -167,7 +153,6 @@ impl Worker {
         &self,
         queue: &Name,
         stop: &StopSignal,
-        backlog: &Mutex<JobBacklog>,
         work: &impl Fn(Claimed) -> F,
     ) -> Result<()>
     where
@@ -179,13 +164,10 @@ impl Worker {
                 return Err(self.gone());
             }
             let ear = self.inflight.listen(queue);
-            // Not inside the match, because the lock would then be held while the job is worked on.
-            let next = self.next(queue, &mut *backlog.lock().await).await;
-            match next {
+            match self.take(queue, 1, Duration::ZERO).await.map(|jobs| jobs.into_iter().next()) {
                 Ok(Some(job)) => {
-                    let worked = self.work(&job, work(job.clone())).await;
-                    backlog.lock().await.under_way.remove(&job.id);
-                    self.note(&job, worked?)?;
+                    let worked = self.work(&job, work(job.clone())).await?;
+                    self.note(&job, worked)?;
                 }
                 Ok(None) => {
                     select(pin!(ear.wait(&**clock, WAIT)), pin!(stop.told())).await;
@@ -197,51 +179,6 @@ impl Worker {
             }
         }
         Ok(())
-    }
-
-    /// The next job. After a `take` whose answer was lost, first compares what the store says this
-    /// incarnation holds with the running jobs, before it takes anything else.
-    async fn next(&self, queue: &Name, backlog: &mut JobBacklog) -> Result<Option<Claimed>> {
-        if backlog.in_doubt {
-            backlog.strays = self.strays(&backlog.under_way).await?;
-            backlog.in_doubt = false;
-        }
-        let next = match backlog.strays.pop() {
-            Some(stray) => Some(stray),
-            None => {
-                backlog.in_doubt = true;
-                let taken = self.inflight.take_now(self.owner.claim(), queue, 1).await?;
-                backlog.in_doubt = false;
-                taken.jobs.into_iter().next()
-            }
-        };
-        backlog.under_way.extend(next.iter().map(|job| job.id.clone()));
-        Ok(next)
-    }
-
-    /// Jobs that this incarnation holds but does not work on.
-    async fn strays(&self, under_way: &HashSet<Name>) -> Result<Vec<Claimed>> {
-        let (mut strays, mut after) = (Vec::new(), None);
-        loop {
-            let held = self.inflight.in_flight(self.owner.claim(), after.as_ref(), JOBS_MAX);
-            let held = held.await?;
-            let Some(last) = held.last() else { return Ok(strays) };
-            after = Some(last.clone());
-            for id in held.iter().filter(|id| !under_way.contains(*id)) {
-                strays.extend(self.inflight.job(id).await?.and_then(|job| self.mine(job)));
-            }
-        }
-    }
-
-    /// The job as a claim, if this incarnation holds it.
-    fn mine(&self, job: Job) -> Option<Claimed> {
-        match job.place {
-            JobPlace::InFlight { incarnation, token, .. } if incarnation == self.incarnation() => {
-                let Job { id, queue, payload, crashes, .. } = job;
-                Some(Claimed { id, token, queue, payload, crashes })
-            }
-            _ => None,
-        }
     }
 
     fn note(&self, job: &Claimed, worked: JobOutcome) -> Result<()> {
@@ -271,7 +208,7 @@ impl Worker {
 
     /// Gives a job back without having done it.
     pub async fn give_back(&self, job: &Claimed, end: QueueEnd) -> Result<Finished> {
-        self.inflight.give_back(&job.ticket(self.incarnation()), end).await
+        self.held(job).finish(&Finish::GiveBack(end)).await
     }
 
     /// Ends the worker gracefully: the jobs that it still holds go back to their queues.

@@ -166,15 +166,12 @@ impl Owner {
     /// whole TTL. `held` lists what the store says that the owner held; it is empty if the store
     /// did not answer.
     pub async fn lost(&self) -> Lost {
-        let mut lost = self.lost.clone();
-        loop {
-            if let Some(lost) = lost.borrow_and_update().clone() {
-                return lost;
-            }
-            if lost.changed().await.is_err() {
-                return unknown(&self.claim);
-            }
-        }
+        self.watch().lost().await
+    }
+
+    /// Tells of the loss of this owner without keeping it alive.
+    pub fn watch(&self) -> OwnerWatch {
+        OwnerWatch { claim: self.claim.clone(), lost: self.lost.clone() }
     }
 
     /// Ends this incarnation and releases what it held, by the same guarded reclaim as that of a
@@ -204,6 +201,34 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         self.beating.abort();
+    }
+}
+
+/// Learns of the loss of an owner that somebody else keeps alive.
+#[derive(Clone)]
+pub struct OwnerWatch {
+    claim: Claim,
+    lost: watch::Receiver<Option<Lost>>,
+}
+
+impl OwnerWatch {
+    /// The claim of the owner.
+    pub fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Resolves when the owner was lost, or sends no more heartbeats because its handle was dropped
+    /// or retired.
+    pub async fn lost(&self) -> Lost {
+        let mut lost = self.lost.clone();
+        loop {
+            if let Some(lost) = lost.borrow_and_update().clone() {
+                return lost;
+            }
+            if lost.changed().await.is_err() {
+                return unknown(&self.claim);
+            }
+        }
     }
 }
 

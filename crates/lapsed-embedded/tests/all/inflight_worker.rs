@@ -15,6 +15,7 @@ use lapsed_core::inflight::{
 };
 use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::Receipt;
+use lapsed_core::request::RequestId;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, PageRequest, Suspect, SuspectPage, Sweep, Tidied,
@@ -24,7 +25,7 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Error, Name, Result, SystemId};
 use tokio::sync::Notify;
 
-/// Carries out every call, and loses every third answer to `take` and to `finish`.
+/// Carries out every call, and loses every third answer to `take`, its give-up and to `finish`.
 struct Forgetful {
     inner: Arc<dyn InflightStore>,
     calls: AtomicU64,
@@ -102,6 +103,18 @@ impl InflightStore for Forgetful {
     async fn take(&self, claim: &Claim, queue: &Name, limit: usize) -> Result<Taken> {
         self.lose(self.inner.take(claim, queue, limit).await)
     }
+    async fn take_once(
+        &self,
+        request: &RequestId,
+        claim: &Claim,
+        queue: &Name,
+        limit: usize,
+    ) -> Result<Taken> {
+        self.lose(self.inner.take_once(request, claim, queue, limit).await)
+    }
+    async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
+        self.lose(self.inner.give_up_take(request).await)
+    }
     fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {
         self.inner.waiter(queue)
     }
@@ -154,10 +167,10 @@ fn system(f: &InflightFixture) -> Arc<Inflight> {
     ))
 }
 
-/// A `take` whose answer was lost has taken a job that the worker does not know of: the worker
-/// finds it, and every job is worked on once.
+/// A `take` whose answer was lost has taken a job that the worker does not know of: it is given back,
+/// and every job is worked on once.
 #[tokio::test(start_paused = true)]
-async fn jobs_of_a_take_without_an_answer_are_found() {
+async fn jobs_of_a_take_without_an_answer_are_given_back() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
     let ids: Vec<String> = (0..40).map(|i| format!("j{i:02}")).collect();
     f.enqueue(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;

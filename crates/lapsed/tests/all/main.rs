@@ -6,6 +6,8 @@ mod documents;
 mod examples;
 mod inflight;
 mod leases;
+#[cfg(feature = "redis")]
+mod lost_answers;
 mod observe;
 mod opening;
 #[cfg(feature = "redis")]

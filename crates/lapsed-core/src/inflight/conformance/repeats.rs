@@ -1,8 +1,13 @@
 //! Cases about requests that are repeated because their answer was lost.
 
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
 use super::{InflightFixture, ids_of, job, name};
 use crate::Error;
-use crate::inflight::{Claimed, Enqueued, JobPlace, NewJob};
+use crate::inflight::rules::QueueEnd;
+use crate::inflight::{Claimed, Enqueued, Finish, Finished, JobPlace, NewJob, Worker};
 use crate::owner::Claim;
 use crate::request::{REQUEST_AGE_MS, RequestId};
 
@@ -153,12 +158,102 @@ pub async fn a_repeated_start_starts_nothing(f: InflightFixture) {
     f.inflight.beat(&claim).await.expect("both are alive");
 }
 
+/// Polls `call` up to `polls` times and then drops it, as a caller does that no longer waits.
+async fn drop_after<T>(polls: u32, call: impl Future<Output = T>) -> Option<T> {
+    let mut call = std::pin::pin!(call);
+    for _ in 0..polls {
+        if let Poll::Ready(answer) = futures::poll!(call.as_mut()) {
+            return Some(answer);
+        }
+        tokio::task::yield_now().await;
+    }
+    None
+}
+
+/// A caller that no longer waits leaves no job with an owner that sends heartbeats.
+pub async fn a_dropped_take_is_given_back_without_a_crash(f: InflightFixture) {
+    let system = Arc::new(f.system());
+    f.enqueue(&["a"]).await;
+    let claim = f.start("w").await;
+    for polls in 1..6 {
+        let queue = name("q");
+        let take = system.take_or_give_back(&claim, &queue, 1, Duration::ZERO);
+        let job = match drop_after(polls, take).await {
+            Some(taken) => taken.expect("take").jobs.remove(0),
+            None => next_job(&f, &claim).await,
+        };
+        assert_eq!((job.id.as_str(), job.crashes), ("a", 0));
+        assert_eq!(f.finish(&claim, &job, Finish::GiveBack(QueueEnd::Front)).await, Finished::Done);
+    }
+    f.counts().await;
+}
+
+/// The job that comes to queue `q` in time.
+async fn next_job(f: &InflightFixture, claim: &Claim) -> Claimed {
+    for _ in 0..4_000 {
+        if let Some(job) = f.take(claim, 1).await.pop() {
+            return job;
+        }
+        f.inflight.beat(claim).await.expect("its owner is alive");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the job stays with an owner that does not know of it")
+}
+
+/// The first call is dropped, so that its caller does not know whether it was carried out. It makes
+/// the call again on the same handle.
+pub async fn a_repeated_end_of_a_claim_is_known_as_its_own(f: InflightFixture) {
+    let system = Arc::new(f.system());
+    let worker = Worker::start(system, "w").await.unwrap();
+    let fail = Finish::Fail { error: "unlucky".to_owned() };
+    let ways = [Finish::Complete, fail, Finish::GiveBack(QueueEnd::Front)];
+    for (how, polls) in ways.iter().flat_map(|how| (1..6).map(move |polls| (how, polls))) {
+        let id = format!("{how:?}{polls}").replace(['"', '{', '}', ' '], "");
+        f.enqueue(&[&id]).await;
+        let job = worker.take(&name("q"), 1, Duration::ZERO).await.unwrap().remove(0);
+        let held = worker.held(&job);
+        let first = drop_after(polls, held.finish(how)).await;
+        let again = held.finish(how).await.unwrap();
+        match first {
+            Some(first) => assert!(first.unwrap() == Finished::Done && again.is_lost(), "{how:?}"),
+            None => assert_eq!(again, Finished::Done, "{how:?}"),
+        }
+        let left = worker.take(&name("q"), 1, Duration::ZERO).await.unwrap();
+        assert_eq!(left.len(), usize::from(matches!(how, Finish::GiveBack(_))), "{how:?}");
+        for job in left {
+            assert_eq!((job.id.as_str(), job.crashes), (id.as_str(), 0));
+            assert_eq!(worker.held(&job).finish(&Finish::Complete).await.unwrap(), Finished::Done);
+        }
+    }
+    f.counts().await;
+}
+
+/// The claim was not ended by the call that was dropped: its owner had ended before.
+pub async fn a_repeated_end_of_a_recovered_claim_is_refused(f: InflightFixture) {
+    for polls in 1..6 {
+        let worker = Worker::start(Arc::new(f.system()), "w").await.unwrap();
+        let id = format!("a{polls}");
+        f.enqueue(&[&id]).await;
+        let job = worker.take(&name("q"), 1, Duration::ZERO).await.unwrap().remove(0);
+        let held = worker.held(&job);
+        f.inflight.end(worker.owner().claim()).await.unwrap();
+        drop_after(polls, held.finish(&Finish::GiveBack(QueueEnd::Back))).await;
+        assert_eq!(f.sweep("s").await.reclaimed, 1);
+        let again = held.finish(&Finish::GiveBack(QueueEnd::Back)).await.unwrap();
+        assert!(again.is_lost(), "{again:?}");
+        assert_eq!(f.place(&id).await, JobPlace::Queued);
+        let claim = f.start("other").await;
+        let job = f.take(&claim, 1).await.remove(0);
+        f.complete(&claim, &job).await;
+    }
+}
+
 /// For stores whose clock can be moved that far.
 pub async fn requests_are_forgotten_after_their_age(f: InflightFixture) {
     let claim = f.inflight.start(&name("w"), 3 * REQUEST_AGE_MS).await.unwrap();
     let claim = Claim::exact(name("w"), claim.incarnation);
     f.enqueue(&["a", "b"]).await;
     assert_eq!(ids_of(&take(&f, &claim, 1, &request("k", "1")).await), ["a"]);
-    (f.advance)(std::time::Duration::from_millis(REQUEST_AGE_MS)).await;
+    (f.advance)(Duration::from_millis(REQUEST_AGE_MS)).await;
     assert_eq!(ids_of(&take(&f, &claim, 1, &request("k", "2")).await), ["b"]);
 }

@@ -203,7 +203,7 @@ impl Ledger {
 }
 
 /// Works until `done`, beginning a new life whenever the last one was lost. What is taken and not
-/// answered is found again among what it holds.
+/// answered is given back.
 pub async fn keep_working(
     system: Arc<Inflight>,
     who: String,
@@ -219,8 +219,7 @@ pub async fn keep_working(
         while !done() && worker.owner().is_live() {
             let jobs = match worker.take(&name("q"), 5, Duration::from_millis(50)).await {
                 Ok(jobs) => jobs,
-                // What this call may have taken is held by this life: it is given up, and the sweep
-                // puts that back.
+                // What this call may have taken is given back in the background, or by a sweep.
                 Err(Error::Unavailable { .. } | Error::Lost(_)) => break,
                 Err(error) => panic!("{error}"),
             };
