@@ -286,6 +286,8 @@ pub struct Tidied {
     pub owners_forgotten: u64,
     /// Receipts beyond their retention that were removed.
     pub receipts_pruned: u64,
+    /// Something was removed or ended, and the next call finds more.
+    pub has_more: bool,
 }
 
 /// Limits of one call of [`Sweep::tidy`].

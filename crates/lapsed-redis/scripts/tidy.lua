@@ -4,15 +4,15 @@
 -- ARGV  1 rows  2 of the undeclared at most so many, or empty  3 keep receipts for ms  4 keep so many
 --       5 term, or empty  6 seen_ms  7 gap_ms  8 keep notes of batches for ms
 --       9 keep so many ended incarnations  10 and those that ended within ms
--- Answers  {owners ended, receipts pruned, incarnations forgotten...}: the caller removes what was
---          noted as taken from those
+-- Answers  {owners ended, receipts pruned, 1 if the next call finds more, incarnations forgotten...}:
+--          the caller removes what was noted as taken from those
 -- O(rows * log incarnations)
 local K = base(KEYS)
 local now = clock()
 local rows, most = tonumber(ARGV[1]), tonumber(ARGV[2] ~= '' and ARGV[2] or ARGV[1])
 local keep_ms, keep = tonumber(ARGV[3]), tonumber(ARGV[4])
 if refused(K.meta, K.batches, '', '', ARGV[5], now) == 'L' then
-  return { 0, 0 }
+  return { 0, 0, 0 }
 end
 local back = presence(K.meta, now, tonumber(ARGV[6]), tonumber(ARGV[7]), true)
 if not back then
@@ -41,7 +41,11 @@ for i = 1, #overdue, 2 do
   end
 end
 
-local answer = { ended, 0 }
+-- A call that changed nothing finds the same again.
+local is_whole = ARGV[2] == '' or seen < most
+local has_more = is_whole and ended > 0 and #overdue >= 2 * rows
+
+local answer = { ended, 0, 0 }
 local old = redis.call('ZRANGEBYSCORE', K.past, '-inf', whole(now - keep_ms), 'LIMIT', 0, rows)
 -- Beyond the number that is kept, the oldest ones go earlier, but none that ended a moment ago.
 local excess = math.min(rows, redis.call('ZCARD', K.past) - tonumber(ARGV[9]))
@@ -70,6 +74,8 @@ for _, inc in ipairs(old) do
     answer[#answer + 1] = inc
   end
 end
+
+has_more = has_more or #answer > 3 and #old >= rows
 
 -- Receipts lie in groups; `floor` is the first number that still counts.
 local total = tonumber(redis.call('HGET', K.meta, 'receipts') or 0)
@@ -127,10 +133,12 @@ if pruned > 0 then
   redis.call('HSET', K.meta, 'receipts', whole(total))
 end
 answer[2] = pruned
+has_more = has_more or pruned >= rows
 
 local notes = redis.call('ZRANGEBYSCORE', K.batches_at, '-inf', whole(now - tonumber(ARGV[8])), 'LIMIT', 0, rows)
 if #notes > 0 then
   each('HDEL', K.batches, notes)
   each('ZREM', K.batches_at, notes)
 end
+answer[3] = (has_more or #notes >= rows) and 1 or 0
 return answer

@@ -89,8 +89,9 @@ impl OwnerService {
         let mut tidied = Tidied::default();
         for shard in &self.context.shards {
             let answer = self.tidy_in(shard, limits).await?;
-            let [ended, pruned, forgotten @ ..] = &answer[..] else { continue };
+            let [ended, pruned, more, forgotten @ ..] = &answer[..] else { continue };
             tidied.receipts_pruned += pruned;
+            tidied.has_more |= *more == 1;
             for inc in forgotten {
                 let mut cmd = redis::cmd("UNLINK");
                 cmd.arg(shard.prefix.key(&format!("lost:{inc}")));

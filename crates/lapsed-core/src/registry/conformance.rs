@@ -194,6 +194,8 @@ macro_rules! registry_conformance {
             settings_and_terms_are_kept,
             receipts_and_owners_beyond_retention_are_removed,
             ended_owners_beyond_their_number_are_removed_oldest_first,
+            housekeeping_catches_up_in_one_pass,
+            receipts_of_large_batches_are_removed_in_one_pass,
             owners_are_listed_in_pages_alive_or_not,
         ]);
     };

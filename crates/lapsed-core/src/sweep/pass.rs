@@ -480,10 +480,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Housekeeping, until nothing is left or the pass must stop. Fewer calls than it takes to catch up
+    /// would let the records grow without bound wherever more owners end between two passes than one
+    /// call removes.
     async fn tidy(&mut self, verdict: &BrakeVerdict) -> Result<()> {
         let parts = &self.sweeper.parts;
         let ended = self.report.owners_ended as usize;
-        let limits = TidyLimits {
+        let mut limits = TidyLimits {
             rows: parts.policy.batch,
             undeclared_max: verdict.undeclared_max().map(|n| n.saturating_sub(ended)),
             retention: parts.retention,
@@ -495,9 +498,11 @@ impl<'a> Run<'a> {
         loop {
             let tidied = self.call("tidy", parts.sweep.tidy(limits)).await?;
             self.report.owners_ended += tidied.owners_ended;
-            if tidied.receipts_pruned < limits.rows as u64 || self.why_stop().is_some() {
+            if !tidied.has_more || self.why_stop().is_some() {
                 return Ok(());
             }
+            let ended = tidied.owners_ended as usize;
+            limits.undeclared_max = limits.undeclared_max.map(|max| max.saturating_sub(ended));
         }
     }
 

@@ -126,7 +126,10 @@ impl OwnerTable {
         tidied.owners_ended = ended.len() as u64;
         tidied.receipts_pruned = self.prune_receipts(tx, limits, now_ms)?;
         self.forget_forbidden(tx, limits, now_ms)?;
-        tidied.owners_forgotten = self.forget_owners(tx, limits, now_ms)?;
+        let (forgotten, is_cut) = self.forget_owners(tx, limits, now_ms)?;
+        tidied.owners_forgotten = forgotten;
+        let most = tidied.owners_ended.max(tidied.receipts_pruned).max(forgotten);
+        tidied.has_more = is_cut || most >= limits.rows as u64;
         Ok((tidied, ended))
     }
 
@@ -189,7 +192,13 @@ impl OwnerTable {
 
     /// Removes ended owners that are older than their receipts, and the oldest ones beyond the number
     /// that is kept. Until then, an owner can still learn that it ended.
-    fn forget_owners(&self, tx: &mut Tx, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
+    /// Returns how many, and whether some are left because of the records of what they held.
+    fn forget_owners(
+        &self,
+        tx: &mut Tx,
+        limits: &TidyLimits,
+        now_ms: u64,
+    ) -> Tried<(u64, bool)> {
         let Retention { age_ms, owners, owners_age_ms, .. } = limits.retention;
         let (aged_ms, spare_ms) =
             (now_ms.saturating_sub(age_ms), now_ms.saturating_sub(owners_age_ms));
@@ -198,12 +207,14 @@ impl OwnerTable {
         // of sessions have no receipts: their records are removed before the incarnation's record,
         // a bounded number at a time.
         let mut left = limits.rows;
+        let mut is_cut = false;
         let count = if self.id.kind == Kind::Sessions { gone.len() } else { 0 };
         for at in 0..count {
             left -= self.forget_lost(tx, gone[at].incarnation, left)?;
             if left == 0 {
                 // There may be more: the next call continues.
                 gone.truncate(at);
+                is_cut = true;
                 break;
             }
         }
@@ -211,6 +222,6 @@ impl OwnerTable {
             tx.remove(&self.tables.owners, &number(slot.incarnation))?;
         }
         self.index.forget(&gone);
-        Ok(gone.len() as u64)
+        Ok((gone.len() as u64, is_cut))
     }
 }

@@ -106,7 +106,8 @@ impl Sweep for ObjectLeases {
             self.context.objects.delete(&path).await?;
         }
         let receipts_pruned = self.log.prune(&limits.retention, limits.rows).await?;
-        Ok(Tidied { receipts_pruned, ..Tidied::default() })
+        let has_more = receipts_pruned >= limits.rows as u64;
+        Ok(Tidied { receipts_pruned, has_more, ..Tidied::default() })
     }
 }
 

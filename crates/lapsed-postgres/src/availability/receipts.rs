@@ -95,7 +95,8 @@ impl PostgresTruth {
         let rows = to_i64(limits.rows as u64);
         self.pool().query("tidy", &sql, &[&self.system, &rows]).await?;
         self.prune_schedule.lock().expect("no holder of this lock panics").last = Some(tidy);
-        Ok(Tidied { receipts_pruned: pruned, ..Tidied::default() })
+        let has_more = pruned >= limits.rows as u64;
+        Ok(Tidied { receipts_pruned: pruned, has_more, ..Tidied::default() })
     }
 
     async fn holds_term_now(&self, term: u64) -> Result<bool> {

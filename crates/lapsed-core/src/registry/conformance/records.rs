@@ -7,9 +7,13 @@ use crate::error::Error;
 use crate::owner::Claim;
 use crate::receipt::{Reason, ReceiptQuery, Retention};
 use crate::registry::{Registered, TakePolicy};
+use crate::schedule::StopSignal;
 use crate::store::conformance::a_brake_record_is_replaced_by_one_of_many;
 use crate::sweep::brake::BrakeSetting;
-use crate::sweep::{Batch, BatchId, Outcome, PassMode, TidyLimits};
+use crate::sweep::policy::Policy;
+use crate::sweep::{
+    Batch, BatchId, Outcome, PassMode, PassReport, Sweeper, SweeperParts, TidyLimits,
+};
 use crate::system::Restored;
 
 async fn held(f: &RegistryFixture, claim: &Claim) -> Vec<String> {
@@ -288,6 +292,54 @@ pub async fn ended_owners_beyond_their_number_are_removed_oldest_first(f: Regist
     assert!(matches!(lost, Error::Lost(ref lost) if lost.ending.is_none()), "{lost}");
     let known = f.registry.beat(&ended[4]).await.unwrap_err();
     assert!(matches!(known, Error::Lost(ref lost) if lost.ending.is_some()), "{known}");
+}
+
+/// Runs a pass with that batch size, which keeps `kept` receipts and as many ended owners.
+async fn keep(f: &RegistryFixture, kept: u64, batch: usize) -> PassReport {
+    let (_stopper, stop) = StopSignal::channel();
+    let retention =
+        Retention { count: kept, owners: kept, owners_age_ms: 1, ..Retention::default() };
+    let policy = Policy { batch, ..Policy::default() };
+    let parts = SweeperParts::new("keeper".to_owned(), f.registry.clone(), f.store.clone());
+    let sweeper = Sweeper::new(parts.policy(policy).retention(retention));
+    sweeper.pass(PassMode::Reclaim, 0, &stop).await
+}
+
+/// More owners have ended since the last pass than one call removes, and more were overdue without an
+/// entry than one call ends: one pass catches up, or the records would grow without bound.
+pub async fn housekeeping_catches_up_in_one_pass(f: RegistryFixture) {
+    let f = f.settled().await;
+    for number in 0..12 {
+        f.registry.start(&name(&format!("alive-{number}")), 600_000).await.unwrap();
+    }
+    for number in 0..8 {
+        f.start(&format!("i-{number}")).await;
+    }
+    f.holding("holder", &["a", "b", "c", "d", "e", "f", "g", "h"]).await;
+    (f.advance)(f.ttl).await;
+    let report = keep(&f, 100, 3).await;
+    assert_eq!((report.owners_ended, report.reclaimed), (9, 8), "{report:?}");
+    (f.advance)(Duration::from_millis(10)).await;
+    keep(&f, 2, 3).await;
+    assert_eq!(f.registry.owners(None, 100).await.unwrap().len(), 12 + 2);
+    assert_eq!(f.receipts().await.len(), 2);
+}
+
+/// A store that removes fewer receipts per call than a batch has is called again.
+pub async fn receipts_of_large_batches_are_removed_in_one_pass(f: RegistryFixture) {
+    let f = f.settled().await;
+    for number in 0..3 {
+        f.registry.start(&name(&format!("alive-{number}")), 600_000).await.unwrap();
+    }
+    let keys: Vec<String> = (0..1_300).map(|number| format!("k{number:04}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    f.holding("holder", &keys).await;
+    (f.advance)(f.ttl).await;
+    let report = keep(&f, 5, 600).await;
+    assert_eq!(report.reclaimed, 1_300, "{report:?}");
+    // Each shard keeps that many; no store under test has more than three.
+    let left = f.receipts().await.len();
+    assert!((5..=15).contains(&left), "{left} are left");
 }
 
 /// Pages have the size that was asked for, until the last one, whatever state the owners are in.
