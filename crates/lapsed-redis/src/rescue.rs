@@ -105,6 +105,8 @@ pub struct RescuedInflight {
     limit: Duration,
     /// What the last look at the system's keys found.
     last: Mutex<Arc<Survey>>,
+    /// Held by the one that looks because the last look is too old.
+    looking: tokio::sync::Mutex<()>,
     drift: DriftSearch,
 }
 
@@ -156,8 +158,9 @@ impl RescuedInflight {
         redis.register_context(&context, Vec::new());
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
-        let (last, drift) = (Mutex::default(), DriftSearch::default());
-        Ok(RescuedInflight { owners, layout, profile, limit, last, drift })
+        let (last, looking) = (Mutex::default(), tokio::sync::Mutex::default());
+        let drift = DriftSearch::default();
+        Ok(RescuedInflight { owners, layout, profile, limit, last, looking, drift })
     }
 
     fn context(&self) -> &Arc<SystemContext> {

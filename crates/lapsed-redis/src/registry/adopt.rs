@@ -41,6 +41,8 @@ pub struct AdoptedRegistry {
     pub(super) fingerprint: String,
     /// The result of the last scan.
     pub(super) last: Mutex<Arc<Survey>>,
+    /// Held by the one that scans because the last scan is too old.
+    pub(super) looking: tokio::sync::Mutex<()>,
 }
 
 impl AdoptedRegistry {
@@ -57,7 +59,13 @@ impl AdoptedRegistry {
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let heartbeat = layout.heartbeat_key;
         let fingerprint = fingerprint(&[&layout.registry_key, &heartbeat.of("{owner}")]);
-        AdoptedRegistry { owners, heartbeat, fingerprint, last: Mutex::default() }
+        AdoptedRegistry {
+            owners,
+            heartbeat,
+            fingerprint,
+            last: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+        }
     }
 
     pub(super) fn context(&self) -> &Arc<SystemContext> {
@@ -109,12 +117,12 @@ impl OwnerStore for AdoptedRegistry {
         Err(self.unsupported_in_adopt("retire"))
     }
 
-    /// Lists the owners that the last scan found.
+    /// Lists the owners that a recent scan found.
     async fn owners(&self, after: Option<Incarnation>, limit: usize) -> Result<Vec<OwnerInfo>> {
         if after.is_some() {
             return Ok(Vec::new());
         }
-        let seen = self.survey_or_last().await?;
+        let seen = self.recent_survey().await?;
         let owners: Vec<(Name, u64)> =
             seen.held.iter().take(limit).map(|(name, held)| (name.clone(), *held)).collect();
         let names: Vec<Name> = owners.iter().map(|(name, _)| name.clone()).collect();
@@ -144,9 +152,9 @@ impl Sweep for AdoptedRegistry {
         self.context().threshold
     }
 
-    /// Counts from the last scan, with newer heartbeats where they are cheap to read.
+    /// Counts from a recent scan, with newer heartbeats where they are cheap to read.
     async fn census(&self) -> Result<Census> {
-        let seen = self.survey_or_last().await?;
+        let seen = self.recent_survey().await?;
         self.count(&seen).await
     }
 

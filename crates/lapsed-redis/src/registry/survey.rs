@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapsed_core::owner::Incarnation;
 use lapsed_core::sweep::{
@@ -24,6 +25,8 @@ const SUSPECTS_MAX: usize = 1_000_000;
 pub(super) struct Survey {
     /// The server's clock when it began; 0: there was none yet.
     at_ms: u64,
+    /// This process's monotonic clock when it began.
+    began: Duration,
     examined: u64,
     /// How many entries each owner holds.
     pub held: BTreeMap<Name, u64>,
@@ -111,12 +114,24 @@ impl AdoptedRegistry {
         if last.at_ms > 0 { Ok(last) } else { self.survey_all(PassMode::DryRun).await }
     }
 
+    /// The result of the last scan, unless it is older than a threshold. Scans then, as a process must
+    /// whose passes are made by another one: otherwise it would report a past outage for ever.
+    pub(super) async fn recent_survey(&self) -> Result<Arc<Survey>> {
+        let _one_at_a_time = self.looking.lock().await;
+        let (last, now) = (self.survey_seen(), self.context().clock.mono());
+        let is_recent = now.saturating_sub(last.began) < self.context().threshold;
+        if last.at_ms > 0 && is_recent {
+            return Ok(last);
+        }
+        self.survey_all(PassMode::DryRun).await
+    }
+
     /// Scans all entries, page by page. The next page is requested while one page is read.
     pub(super) async fn survey_all(&self, act: PassMode) -> Result<Arc<Survey>> {
-        let before = self.survey_seen();
+        let (before, began) = (self.survey_seen(), self.context().clock.mono());
         let now_ms = self.observe(&[], PassMode::DryRun).await?.now_ms;
         let mut progress = SurveyProgress {
-            survey: Survey { at_ms: now_ms, ..Survey::default() },
+            survey: Survey { at_ms: now_ms, began, ..Survey::default() },
             ..SurveyProgress::default()
         };
         let mut under_way = Some(self.scan("0"));

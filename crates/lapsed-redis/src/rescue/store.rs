@@ -109,7 +109,7 @@ impl Sweep for RescuedInflight {
     }
 
     async fn census(&self) -> Result<Census> {
-        let survey = self.last_or_look().await?;
+        let survey = self.recent_look().await?;
         self.count(&survey).await
     }
 
@@ -205,7 +205,7 @@ impl InflightStore for RescuedInflight {
 
     /// What the foreign system has completed only it knows: those that entered are those that are somewhere.
     async fn counts(&self) -> Result<JobCounts> {
-        let survey = self.last_or_look().await?;
+        let survey = self.recent_look().await?;
         let (queued, in_flight) = (survey.seen.queues.values().sum(), survey.seen.in_flight);
         Ok(JobCounts { entered: queued + in_flight, queued, in_flight, ..JobCounts::default() })
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;
@@ -28,6 +29,8 @@ const PAGE_BYTES: usize = 128 << 10;
 pub(super) struct Survey {
     /// The server's clock; 0: there was no look yet.
     pub now_ms: u64,
+    /// This process's monotonic clock when the look was over.
+    over: Duration,
     pub seen: Seen,
     /// Jobs whose worker has been silent for the limit, by deadline and worker. Those of one worker are in the order in which the
     /// profile found them, because a job that is first in its list is found and removed at once.
@@ -81,7 +84,16 @@ impl Survey {
         let workers = workers.collect();
         let places = seen.jobs.iter().enumerate().map(|(at, job)| (job.key.clone(), at)).collect();
         let ranks = suspects.iter().enumerate().map(|(at, one)| (one.key.clone(), at)).collect();
-        Survey { now_ms, seen, suspects, ranks, workers, places, observation: None }
+        Survey {
+            now_ms,
+            seen,
+            suspects,
+            ranks,
+            workers,
+            places,
+            observation: None,
+            over: Duration::ZERO,
+        }
     }
 
     /// What the decisive step needs to know of a job, if its worker was silent.
@@ -178,7 +190,8 @@ impl RescuedInflight {
             }
         }
         let observation = self.observe(&seen, act).await?;
-        let survey = Arc::new(Survey { observation, ..Survey::new(now_ms, seen) });
+        let over = self.context_clock().mono();
+        let survey = Arc::new(Survey { observation, over, ..Survey::new(now_ms, seen) });
         *self.last.lock().expect(LOCK) = survey.clone();
         Ok(survey)
     }
@@ -191,6 +204,17 @@ impl RescuedInflight {
     pub(super) async fn last_or_look(&self) -> Result<Arc<Survey>> {
         let last = self.last();
         if last.now_ms > 0 { Ok(last) } else { self.look(PassMode::DryRun).await }
+    }
+
+    /// The last look, unless it is older than a threshold. Looks then, as a process must whose passes
+    /// are made by another one: otherwise it would report a past outage for ever.
+    pub(super) async fn recent_look(&self) -> Result<Arc<Survey>> {
+        let _one_at_a_time = self.looking.lock().await;
+        let (last, now) = (self.last(), self.context_clock().mono());
+        if last.now_ms > 0 && now.saturating_sub(last.over) < self.context().threshold {
+            return Ok(last);
+        }
+        self.look(PassMode::DryRun).await
     }
 
     /// Notes who is silent now and was not before, and forgets who is not silent any more. Sets since when each is

@@ -91,6 +91,7 @@ on_both_engines! {
     an_owner_that_has_come_back_is_no_recent_death,
     entries_that_are_not_text_are_left_alone,
     a_registry_key_of_the_wrong_type_is_reported_and_left_alone,
+    a_process_that_makes_no_passes_sees_the_end_of_an_outage,
     p7_after_a_restart_everybody_has_a_whole_threshold_to_beat_again,
     p7_after_flushall_everybody_has_a_whole_threshold_to_beat_again,
     writing_through_lapsed_is_refused_with_the_way_out,
@@ -479,6 +480,29 @@ async fn p7_after_a_restart_everybody_has_a_whole_threshold_to_beat_again(engine
     sweep_until(&sweeper, &mut sum, || app.registry().len() == 5).await;
     let receipts = world.receipts().await;
     audit(&app, &receipts, sum.reclaimed, &keys("l", 5), &held_by("i-1", &keys("k", 5)));
+}
+
+/// A follower scans once, during an outage, and makes no passes. It would report the outage, and its brake
+/// would be alerted of, for as long as it runs.
+async fn a_process_that_makes_no_passes_sees_the_end_of_an_outage(engine: Engine) {
+    let world = World::new(engine).await;
+    for owner in ["i-1", "i-2", "i-3"] {
+        world.dead(owner, &keys(owner, 2)).await;
+    }
+    let redis = connect(&world.server.url());
+    let follower = redis.adopted_registry(id(), layout(TTL)).unwrap();
+    assert_eq!(follower.census().await.unwrap().owners_overdue, 3);
+    assert_eq!(follower.census().await.unwrap().owners_overdue, 3, "from the last scan");
+    for owner in ["i-1", "i-2", "i-3"] {
+        world.app.beat(owner, LONG_MS);
+    }
+    world.living("i-4", &keys("new", 1));
+    eventually("the follower to see who is alive", async || {
+        let census = follower.census().await.unwrap();
+        (census.owners_overdue == 0 && census.owners_live == 4).then_some(())
+    })
+    .await;
+    assert_eq!(follower.owners(None, 10).await.unwrap().len(), 4);
 }
 
 /// Everything is gone, the heartbeats too. Devices register again before their instance beats again.

@@ -10,6 +10,7 @@ lapsed_testbed::steady_async_tests! {
     bullmq_jobs_that_all_lose_their_lock_at_once_are_held_and_go_in_steps,
     bullmq_jobs_whose_locks_run_out_one_after_another_are_a_mass_death,
     a_few_bullmq_jobs_without_a_lock_are_not_held,
+    a_process_that_makes_no_passes_sees_the_end_of_a_mass_death,
     rq_workers_that_all_die_at_once_are_held_and_go_in_steps,
 }
 
@@ -95,6 +96,24 @@ async fn a_few_bullmq_jobs_without_a_lock_are_not_held() {
         assert_eq!(report.stopped, Stopped::Done, "{report:?}");
         done += report.reclaimed;
         (done == 4).then_some(())
+    })
+    .await;
+}
+
+/// A follower looks once, while nobody renews a lock, and makes no passes.
+async fn a_process_that_makes_no_passes_sees_the_end_of_a_mass_death() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    past_the_grace(&app, &redis, GRACE).await;
+    leave_many(&app, "bullmq", 40, b"{}");
+    let follower = redis.rescued_inflight(id(), slow("bullmq")).unwrap();
+    assert_eq!(follower.census().await.unwrap().suspects, 40);
+    for n in 1..=40 {
+        app.text(&["SET", &format!("bull:mails:j{n}:lock"), "token", "PX", "600000"]);
+    }
+    eventually("the follower to see the locks", async || {
+        let census = follower.census().await.unwrap();
+        (census.suspects == 0 && census.owners_overdue == 0).then_some(())
     })
     .await;
 }
