@@ -17,7 +17,7 @@ use std::time::Duration;
 use lapsed_core::clock::Clock;
 use lapsed_core::receipt::{Observer, Reason, Receipt};
 use lapsed_core::reconcile::{ReconcileEnd, ReconcileReport, Reconciled};
-use lapsed_core::sweep::brake::{BrakeSetting, BrakeVerdict};
+use lapsed_core::sweep::brake::{BrakeSetting, BrakeVerdict, HeldBy};
 use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped};
 use lapsed_core::{Error, Kind, Name, SystemId};
 use prometheus_client::encoding::text;
@@ -29,7 +29,7 @@ use prometheus_client::registry::Registry;
 
 use drift::ReconcileSeries;
 pub use events::EventSeries;
-use labels::{ByError, ByReason, ByState, ByStopped, OfSystem};
+use labels::{ByCause, ByError, ByReason, ByState, ByStopped, OfSystem};
 pub use requests::Requests;
 use standing::StandingSeries;
 pub use webhooks::WebhookSeries;
@@ -52,6 +52,7 @@ pub struct Metrics {
     pass_seconds: Histograms,
     passes: Family<ByStopped, Counter>,
     brake: Family<OfSystem, Gauge<f64, AtomicU64>>,
+    brake_held: Family<ByCause, Gauge>,
     zombies: Family<OfSystem, Counter>,
     store_errors: Family<ByError, Counter>,
     standing: StandingSeries,
@@ -122,6 +123,7 @@ impl Metrics {
             pass_seconds: Family::new_with_constructor(pass_histogram),
             passes: Family::default(),
             brake: Family::default(),
+            brake_held: Family::default(),
             zombies: Family::default(),
             store_errors: Family::default(),
             standing: StandingSeries::default(),
@@ -160,6 +162,8 @@ impl Metrics {
         );
         to.register("lapsed_pass", "Passes, by why they stopped", self.passes.clone());
         to.register("lapsed_brake", "0 open, 0.5 opening in steps, 1 held", self.brake.clone());
+        let help = "Whether the brake is held, by cause";
+        to.register("lapsed_brake_held", help, self.brake_held.clone());
         let help = "Calls rejected because their owner had been declared dead";
         to.register("lapsed_zombie_rejected", help, self.zombies.clone());
         to.register(
@@ -227,6 +231,10 @@ impl Metrics {
             BrakeVerdict::Held { .. } => 1.0,
         };
         self.brake.get_or_create(&of).set(brake);
+        for cause in HeldBy::ALL {
+            let is_held = verdict.held_by() == Some(cause);
+            self.brake_held.get_or_create(&of.by_cause(cause)).set(i64::from(is_held));
+        }
         for (state, count) in [
             ("live", census.owners_live),
             ("overdue", census.owners_overdue),

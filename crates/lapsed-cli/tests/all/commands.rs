@@ -166,6 +166,13 @@ fn a_held_brake_exits_3_until_it_is_overridden() {
             .text
             .contains("lapsed_brake{system=\"devices\",kind=\"registry\"} 1.0")
     );
+    for (cause, held) in [("mass_death", 1), ("store_away", 0), ("observing", 0), ("operator", 0)] {
+        let series = format!(
+            "lapsed_brake_held{{system=\"devices\",cause=\"{cause}\",kind=\"registry\"}} {held}"
+        );
+        let shown = daemon.get("/metrics").text;
+        assert!(shown.contains(&series), "{series}");
+    }
     assert_eq!(daemon.get("/v1/registry/devices/lookup/k1").status, 200, "spared, so still found");
 
     let begun = "too many owners, or their entries, would be dead at once";

@@ -5,6 +5,7 @@ use lapsed_core::SystemId;
 use lapsed_core::receipt::Reason;
 use lapsed_core::reconcile::Healed;
 use lapsed_core::sweep::Stopped;
+use lapsed_core::sweep::brake::HeldBy;
 use prometheus_client::encoding::EncodeLabelSet;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -77,6 +78,13 @@ pub struct ByWhom {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ByCause {
+    system: String,
+    cause: &'static str,
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct BySource {
     system: String,
     op: &'static str,
@@ -133,6 +141,10 @@ impl OfSystem {
 
     pub fn by_whom(&self, by: &'static str) -> ByWhom {
         ByWhom { system: self.system.clone(), by, kind: self.kind }
+    }
+
+    pub fn by_cause(&self, cause: HeldBy) -> ByCause {
+        ByCause { system: self.system.clone(), cause: cause.as_str(), kind: self.kind }
     }
 
     pub fn by_source(&self, op: &'static str, source: &'static str) -> BySource {

@@ -19,6 +19,15 @@ pub enum HeldBy {
 }
 
 impl HeldBy {
+    /// All causes, in the order in which metrics list them.
+    pub const ALL: [HeldBy; 5] = [
+        HeldBy::Operator,
+        HeldBy::OtherPass,
+        HeldBy::StoreAway,
+        HeldBy::MassDeath,
+        HeldBy::Observing,
+    ];
+
     /// The word used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -112,7 +121,8 @@ impl BrakeVerdict {
         }
     }
 
-    pub(super) fn held_by(&self) -> Option<HeldBy> {
+    /// What holds the brake, if it is held.
+    pub fn held_by(&self) -> Option<HeldBy> {
         match self {
             BrakeVerdict::Held { by, .. } => Some(*by),
             _ => None,
