@@ -2,7 +2,8 @@
 -- KEYS  the base keys, then: 12 index
 -- ARGV  1 threshold_ms
 -- Answers  {now, since when the server is back or 0, run, population, due, oldest deadline or '',
---   how many became due within the last threshold, how many that did so were taken}
+--   how many became due within the last threshold, how many that did so were taken,
+--   how many are dated after the present}
 -- O(log jobs)
 local K = base(KEYS)
 local index = KEYS[12]
@@ -27,5 +28,9 @@ if due > 0 then
   oldest = deadline and whole(deadline) or ''
 end
 local before = due > 0 and due_until(now - 2 * threshold) or 0
+local ahead = 0
+for _, range in ipairs(ranges_ahead(now)) do
+  ahead = ahead + redis.call('ZCOUNT', index, range[1], range[2])
+end
 return { whole(now), whole(back), run, redis.call('ZCARD', index), due, oldest, due - before,
-  whole(deaths_within(K.meta, now, threshold, threshold)) }
+  whole(deaths_within(K.meta, now, threshold, threshold)), ahead }

@@ -70,6 +70,25 @@ local function deadline_of(score, threshold)
   return at and at + threshold, at
 end
 
+-- How far the date of a heartbeat may be after the server's present: clocks differ.
+local AHEAD_MS = 10000
+
+-- The ranges of scores, one per unit, of heartbeats that are dated later than that. Such a date is no sign of
+-- life: its job would not be put back before that date has passed, if ever.
+local function ranges_ahead(now)
+  local at = now + AHEAD_MS
+  return { { '(' .. string.format('%.3f', at / 1000), '(100000000000' }, { '(' .. whole(at), '(+inf' } }
+end
+
+-- The present, in the unit of that score.
+local function now_as(score, now)
+  local n = tonumber(score)
+  if n >= 100000000000 then
+    return whole(now)
+  end
+  return n == math.floor(n) and whole(math.floor(now / 1000)) or string.format('%.3f', now / 1000)
+end
+
 -- The queue and the payload of a dead letter; nil if there is none.
 local function read_letter(record)
   if not record then

@@ -159,20 +159,27 @@ impl AdoptedInflight {
     }
 
     /// The end of a pass: lets go of the lock, renews the application's keys (E4).
-    async fn end_pass(&self, rows: usize) -> Result<()> {
+    async fn end_pass(&self, limits: &TidyLimits) -> Result<()> {
         let collector = self.collector.lock().expect(LOCK).clone();
         let mut args = Args::default()
             .key(&self.layout.gc_lock_key)
             .key(self.crashes())
             .key(self.crashes_at())
+            .key(&self.layout.index_key)
             .arg(collector.as_deref().unwrap_or_default())
             .arg(self.layout.recovery.crash_window_ms)
             .arg(self.layout.keys_ttl_s())
-            .arg(rows.min(500));
+            .arg(limits.rows.min(500))
+            // While the brake is held, nothing of the application is changed.
+            .arg(if limits.undeclared_max == Some(0) { "" } else { "date" });
         for key in self.expiring_keys() {
             args = args.key(key);
         }
-        let _: u64 = self.context().run_with_keys(&script::INFLIGHT_ADOPT_TIDY, args).await?;
+        let dated: u64 = self.context().run_with_keys(&script::INFLIGHT_ADOPT_TIDY, args).await?;
+        if dated > 0 {
+            let system = &self.context().id;
+            tracing::warn!(%system, dated, "heartbeats were dated after the server's present; they count from now on");
+        }
         *self.collector.lock().expect(LOCK) = None;
         self.forget_settled_letters().await
     }
@@ -265,7 +272,7 @@ impl Sweep for AdoptedInflight {
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
-        self.end_pass(limits.rows).await?;
+        self.end_pass(&limits).await?;
         self.owners.tidy(&limits).await
     }
 }

@@ -36,12 +36,12 @@ impl AdoptedInflight {
         Ok(census)
     }
 
-    /// `due`: how many of the jobs had no heartbeat for a whole threshold.
-    pub(super) async fn observation(&self, total: u64, due: u64) -> Result<AdoptObservation> {
+    /// `silent`: how many of the jobs had no heartbeat for a whole threshold, or one of the future.
+    pub(super) async fn observation(&self, total: u64, silent: u64) -> Result<AdoptObservation> {
         let mut cmd = redis::cmd("HGET");
         cmd.arg(self.own("meta")).arg(format!("adopted:{}", self.fingerprint()));
         let confirmed: Option<String> = self.context().connection.query("HGET", &cmd).await?;
-        let alive = total.saturating_sub(due);
+        let alive = total.saturating_sub(silent);
         let threshold = self.context().threshold.as_secs_f64();
         Ok(AdoptObservation {
             of: "jobs in flight".to_owned(),

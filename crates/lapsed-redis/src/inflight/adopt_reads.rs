@@ -155,7 +155,8 @@ impl AdoptedInflight {
         census.entries_tracked = census.population;
         census.entries_died_recently = number(7)?;
         census.suspects = census.orphans;
-        census.observation = Some(self.observation(census.population, due).await?);
+        let silent = due.saturating_add(number(8)?);
+        census.observation = Some(self.observation(census.population, silent).await?);
         Ok(census)
     }
 

@@ -35,6 +35,7 @@ crate::inflight_app::on_both! {
     two_sweepers_recover_each_job_once,
     payloads_go_back_byte_for_byte,
     no_unit_of_time_is_a_moment_early,
+    heartbeats_of_the_future_count_for_one_threshold,
     ids_that_are_no_names_are_left_alone,
     a_dry_run_is_the_real_run_without_the_change,
     the_oldest_is_the_next_to_be_run,
@@ -461,6 +462,31 @@ async fn no_unit_of_time_is_a_moment_early(beside: Beside) {
         let due_ms = scores[n].1 + THRESHOLD.as_millis() as u64;
         assert!(receipt.at_ms >= due_ms, "{receipt:?} is early: {due_ms}");
         assert!((due_ms..=due_ms + 1).contains(&receipt.evidence.deadline_ms), "{receipt:?}");
+    }
+}
+
+/// In any unit: their jobs were never put back, because their deadline was years away.
+async fn heartbeats_of_the_future_count_for_one_threshold(beside: Beside) {
+    let app = &beside.app;
+    beside.settle().await;
+    let days_ahead_s = (app.now_ms() + 3 * 86_400_000) / 1_000;
+    let scores = [
+        "99999999999999".to_owned(),
+        (days_ahead_s * 1_000).to_string(),
+        days_ahead_s.to_string(),
+        format!("{days_ahead_s}.5"),
+    ];
+    for (n, score) in scores.iter().enumerate() {
+        app.register_at(&uuid(n), payload(n, "default"), score);
+    }
+    assert_eq!(beside.dry_run().await.suspects, 0);
+    let (began_ms, sweeper, clock) = (app.now_ms(), beside.sweeper("s"), std::time::Instant::now());
+    while beside.receipts().await.len() < scores.len() {
+        assert!(clock.elapsed() < crate::inflight_app::PATIENCE, "{:?}", app.keys());
+        pass(&sweeper, PassMode::Reclaim).await;
+    }
+    for receipt in beside.receipts().await {
+        assert!(receipt.at_ms >= began_ms + THRESHOLD.as_millis() as u64, "{receipt:?} is early");
     }
 }
 

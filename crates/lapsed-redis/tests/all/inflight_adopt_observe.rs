@@ -7,12 +7,13 @@ use lapsed_core::sweep::{PassMode, Stopped, Sweep};
 use lapsed_redis::AdoptedInflightLayout;
 use lapsed_testbed::{Engine, RedisServer};
 
-use crate::inflight_app::{App, Beside, layout, pass, payload, uuid};
+use crate::inflight_app::{App, Beside, INDEX, layout, pass, payload, uuid};
 use crate::story::{eventually, on_both_engines};
 
 on_both_engines! {
     a_backlog_of_orphans_waits_for_a_confirmation,
     jobs_of_a_healthy_fleet_need_no_confirmation,
+    heartbeats_of_the_future_confirm_nothing,
     a_shorter_threshold_is_observed_anew,
 }
 
@@ -28,11 +29,34 @@ async fn beside(engine: Engine) -> (RedisServer, Beside) {
     (server, beside)
 }
 
+/// A heartbeat of a host whose clock is a little ahead: its job is alive for the whole test.
+fn soon(beside: &Beside) -> String {
+    (beside.app.now_ms() + 9_000).to_string()
+}
+
+/// An application that writes nanoseconds, or dates by a wrong clock, shows no life.
+async fn heartbeats_of_the_future_confirm_nothing(engine: Engine) {
+    let (_server, beside) = beside(engine).await;
+    beside.app.orphans(0, 5, "default");
+    for (n, score) in ["99999999999999", "99999999999", "1700000000000000000"].iter().enumerate() {
+        for at in 0..5 {
+            let n = 100 + 5 * n + at;
+            beside.app.register_at(&uuid(n), payload(n, "default"), score);
+        }
+    }
+    let report = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
+    assert_eq!((report.reclaimed, report.stopped), (0, Stopped::Brake), "{report:?}");
+    assert!(report.detail.as_ref().unwrap().contains("0 of 20 jobs in flight"), "{report:?}");
+    let dated = |from, to| beside.app.number(&["ZCOUNT", INDEX, from, to]);
+    let far = (dated("99999999999", "99999999999"), dated("99999999999999", "+inf"));
+    assert_eq!(far, (5, 10), "and nothing is changed while lapsed only observes");
+}
+
 async fn a_backlog_of_orphans_waits_for_a_confirmation(engine: Engine) {
     let (_server, beside) = beside(engine).await;
     beside.app.orphans(0, 20, "default");
     for n in 100..110 {
-        beside.app.register_at(&uuid(n), payload(n, "default"), "99999999999999");
+        beside.app.register_at(&uuid(n), payload(n, "default"), &soon(&beside));
     }
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(2) {
@@ -54,7 +78,7 @@ async fn a_backlog_of_orphans_waits_for_a_confirmation(engine: Engine) {
 async fn jobs_of_a_healthy_fleet_need_no_confirmation(engine: Engine) {
     let (_server, beside) = beside(engine).await;
     for n in 100..110 {
-        beside.app.register_at(&uuid(n), payload(n, "default"), "99999999999999");
+        beside.app.register_at(&uuid(n), payload(n, "default"), &soon(&beside));
     }
     beside.app.orphans(0, 10, "default");
     let first = pass(&beside.sweeper("s"), PassMode::Reclaim).await;
