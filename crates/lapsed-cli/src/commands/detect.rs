@@ -60,11 +60,13 @@ async fn look(redis: &Redis) -> Result<Detected, Failure> {
     Ok(detected?)
 }
 
+/// Names, versions and errors in the notes come from the server's keys, which anybody may have written.
 fn describe(detected: &Detected, url: &str) -> String {
+    let url = print::visible(url);
     if detected.found.is_empty() {
         return format!(
             "{}: no job system that lapsed knows ({})",
-            detected.store,
+            print::visible(&detected.store),
             lapsed_redis::profile_names().join(", ")
         );
     }
@@ -97,7 +99,7 @@ fn describe(detected: &Detected, url: &str) -> String {
     let mut text = table.text();
     for found in &detected.found {
         for note in &found.notes {
-            text.push_str(&format!("\n{}: {note}", found.preset));
+            text.push_str(&format!("\n{}: {}", found.preset, print::visible(note)));
         }
     }
     if detected.found.iter().any(|found| found.orphans > 0) {

@@ -4,11 +4,16 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use crate::support::{Answer, CALM, Daemon, Home, JSON, run};
+use crate::support::{Answer, CALM, Daemon, Home, JSON, lapsed, run};
+use clap::{Arg, Command, CommandFactory};
+use lapsed_cli::cli::Cli;
+use lapsed_testbed::{Engine, RedisServer};
 use serde_json::json;
 
 lapsed_testbed::steady_tests! {
     no_command_prints_a_control_character_or_a_bidirectional_control,
+    every_command_escapes_its_arguments,
+    what_detect_finds_forges_no_line,
     answers_of_a_hostile_server_are_escaped,
 }
 
@@ -167,6 +172,66 @@ fn no_command_prints_a_control_character_or_a_bidirectional_control() {
     for args in COMMANDS.iter().filter(|args| !matches!(args, ["webhook", ..])) {
         clean(args, home.run(args));
     }
+}
+
+/// Commands that go on until they are ended. What they print passes through the same functions.
+const ENDLESS: &[&str] = &["serve", "demo", "top", "run"];
+
+/// Every command that clap knows, hidden ones too, with hostile text for each argument that has no name.
+fn hostile_calls() -> Vec<Vec<String>> {
+    fn is_given(arg: &&Arg) -> bool {
+        arg.is_positional() || arg.is_required_set()
+    }
+    fn below(command: &Command, path: &[String], all: &mut Vec<Vec<String>>) {
+        for inner in command.get_subcommands() {
+            let path = [path, &[inner.get_name().to_owned()]].concat();
+            below(inner, &path, all);
+        }
+        if path.is_empty() || command.is_subcommand_required_set() {
+            return;
+        }
+        let mut call = path.to_vec();
+        for arg in command.get_arguments().filter(is_given) {
+            call.extend(arg.get_long().map(|long| format!("--{long}")));
+            call.push(ARGUMENT.to_owned());
+        }
+        all.push(call);
+    }
+    let mut all = Vec::new();
+    below(&Cli::command(), &[], &mut all);
+    all
+}
+
+/// A new command is in this test as soon as clap knows it.
+fn every_command_escapes_its_arguments() {
+    let (home, calls) = (home(), hostile_calls());
+    assert!(calls.len() > 30, "{calls:?}");
+    for endless in ENDLESS {
+        assert!(calls.iter().any(|call| call.iter().any(|word| word == endless)), "{endless}");
+    }
+    let ends = |call: &&Vec<String>| {
+        let words = call.iter().filter(|word| *word != ARGUMENT);
+        !words.into_iter().any(|word| ENDLESS.contains(&word.as_str()))
+    };
+    for call in calls.iter().filter(ends) {
+        let args: Vec<&str> = call.iter().map(String::as_str).collect();
+        // In the folder of the test: some commands write a file of the name that they are given.
+        let output = lapsed().args(&args).current_dir(home.dir.path()).output().unwrap();
+        is_clean(&format!("stdout of {args:?}"), &String::from_utf8(output.stdout).unwrap());
+        is_clean(&format!("stderr of {args:?}"), &String::from_utf8(output.stderr).unwrap());
+    }
+}
+
+/// Anybody who can write to that Redis may write a version there, which a note of `detect` quotes.
+fn what_detect_finds_forges_no_line() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let version = format!("bullmq:9.9.9{HOSTILE}");
+    server.command(&["HSET", "bull:mails:meta", "version", &version]).unwrap();
+    let found = clean(&["detect"], run(&["detect", &server.url()]));
+    assert_eq!(found.code, 0, "{found:?}");
+    assert!(found.out.contains("FORGED"), "something of it is shown: {found:?}");
+    let exact = run(&["detect", &server.url(), "--json"]).json();
+    assert!(exact["found"][0]["notes"].to_string().contains("\\nFORGED"), "{exact}");
 }
 
 /// A server that is not lapsed, or not to be trusted, answers everything with `status` and `body`.
