@@ -104,7 +104,7 @@ impl Redis {
         for script in scripts() {
             text.push_str(&script.as_function(script.name));
         }
-        text + &WRAPPERS.join("\n")
+        crate::prelude::changed(text + &WRAPPERS.join("\n"))
     }
 
     /// Puts the library into every master, in place of an older version. Calls go on meanwhile: each

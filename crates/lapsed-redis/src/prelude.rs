@@ -15,18 +15,28 @@ pub(crate) fn begin(preludes: &[&str], body: &str) -> String {
     assembled(preludes, body)
 }
 
-/// The same with the change to one script that `scripts/lua_mutants.py` wants to be noticed: a file that
-/// `LAPSED_LUA_MUTANT` names has the script's text and the changed text as a JSON array.
+/// The same with the change that `scripts/lua_mutants.py` wants to be noticed.
 #[cfg(feature = "mutants")]
 pub(crate) fn begin(preludes: &[&str], body: &str) -> String {
-    let Some(file) = std::env::var_os("LAPSED_LUA_MUTANT") else {
-        return assembled(preludes, body);
-    };
-    let text = std::fs::read(file).expect("the mutant can be read");
-    let [from, to]: [String; 2] = serde_json::from_slice(&text).expect("two texts");
-    let preludes: Vec<String> = preludes.iter().map(|one| one.replace(&from, &to)).collect();
+    let preludes: Vec<String> = preludes.iter().map(|one| changed((*one).to_owned())).collect();
     let preludes: Vec<&str> = preludes.iter().map(String::as_str).collect();
-    assembled(&preludes, &body.replace(&from, &to))
+    assembled(&preludes, &changed(body.to_owned()))
+}
+
+/// `text` as it is.
+#[cfg(not(feature = "mutants"))]
+pub(crate) fn changed(text: String) -> String {
+    text
+}
+
+/// `text` with the change to one script that `scripts/lua_mutants.py` wants to be noticed: a file that
+/// `LAPSED_LUA_MUTANT` names has the script's text and the changed text as a JSON array.
+#[cfg(feature = "mutants")]
+pub(crate) fn changed(text: String) -> String {
+    let Some(file) = std::env::var_os("LAPSED_LUA_MUTANT") else { return text };
+    let change = std::fs::read(file).expect("the mutant can be read");
+    let [from, to]: [String; 2] = serde_json::from_slice(&change).expect("two texts");
+    text.replace(&from, &to)
 }
 
 fn assembled(preludes: &[&str], body: &str) -> String {
