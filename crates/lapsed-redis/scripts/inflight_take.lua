@@ -51,14 +51,15 @@ local function repeated(inc, key, attempt, fingerprint, call)
     return no_way or { reused }
   end
   local take = kept and read_take(kept)
+  if take and take.inc ~= inc then
+    -- Another incarnation of the owner took them: this attempt is not answered with them.
+    return { inc, moment, 'kept', '0' }
+  end
   if take and not has_attempt(take, attempt) then
     take.attempts = take.attempts .. ',' .. attempt
     keep_request(requests, requests_at, key, fingerprint, now, pack_take(take))
   end
-  if take and take.inc ~= inc then
-    -- Another incarnation of the owner took them.
-    return { inc, moment, 'kept', '0' }
-  elseif take and take.parts[call] then
+  if take and take.parts[call] then
     return kept_answer(inc, take.parts[call])
   end
   asked[key] = true

@@ -281,6 +281,7 @@ macro_rules! inflight_conformance {
             an_attempt_that_was_given_up_takes_nothing_afterwards,
             a_key_with_another_fingerprint_is_refused,
             another_incarnation_gets_nothing_of_a_take,
+            a_take_that_another_incarnation_repeated_is_given_back,
             a_repeated_enqueue_adds_nothing,
             a_repeated_start_starts_nothing,
             a_dropped_take_is_given_back_without_a_crash,

@@ -44,10 +44,11 @@ impl Core {
             UnlessEnded::Ended(slot) => return Ok(UnlessEnded::Ended(slot)),
         };
         if let Some(mut kept) = earlier {
-            let jobs = match kept.incarnation.0 == slot.incarnation {
-                true => self.still_held(tx, &kept)?,
-                false => Vec::new(),
-            };
+            // Another incarnation of the owner took them: this attempt is not answered with them.
+            if kept.incarnation.0 != slot.incarnation {
+                return Ok(UnlessEnded::Done(Done { slot, started, jobs: Vec::new() }));
+            }
+            let jobs = self.still_held(tx, &kept)?;
             if !kept.attempts.contains(&request.attempt) {
                 kept.attempts.push(request.attempt.clone());
                 requests.keep(tx, request, &kept)?;

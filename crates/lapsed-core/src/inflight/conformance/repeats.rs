@@ -126,6 +126,19 @@ pub async fn another_incarnation_gets_nothing_of_a_take(f: InflightFixture) {
     f.counts().await;
 }
 
+/// The attempt of another incarnation got nothing, so that it is no reason to keep the jobs from their
+/// queue when the first attempt is given up.
+pub async fn a_take_that_another_incarnation_repeated_is_given_back(f: InflightFixture) {
+    f.enqueue(&["a"]).await;
+    let (older, newer) = (f.start("w").await, f.start("w").await);
+    let (first, second) = (request("k", "1"), request("k", "2"));
+    assert_eq!(ids_of(&take(&f, &older, 1, &first).await), ["a"]);
+    assert!(take(&f, &newer, 1, &second).await.is_empty());
+    assert_eq!(give_up(&f, &first).await, 1);
+    assert_eq!(f.place("a").await, JobPlace::Queued);
+    f.counts().await;
+}
+
 /// Without a key a repeated enqueue would run a job twice that was completed in between.
 pub async fn a_repeated_enqueue_adds_nothing(f: InflightFixture) {
     let jobs = [job("a"), job("b")];
