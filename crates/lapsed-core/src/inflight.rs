@@ -408,6 +408,10 @@ pub trait InflightStore: OwnerStore + Sweep {
         Err(not_repeatable(Some(self.system()), "take", request))
     }
 
+    /// The answer to this take reached its caller, who has no key to repeat it with: what is kept of it
+    /// may be forgotten with the next take. Does not wait for the store.
+    fn forget_take(&self, _request: &RequestId) {}
+
     /// Is notified when a job may have arrived on `queue`; may also be notified for nothing.
     /// `None`: the store cannot notify, and the caller polls.
     fn waiter(&self, _queue: &Name) -> Option<Arc<Notify>> {

@@ -20,10 +20,11 @@ mod rows;
 mod taking;
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lapsed_core::inflight::rules::RecoveryPolicy;
+use lapsed_core::request::RequestId;
 use lapsed_core::{Result, SystemId};
 
 use crate::owners::{OwnerService, OwnerTable};
@@ -43,6 +44,8 @@ pub(crate) struct Core {
     owners: Arc<OwnerTable>,
     jobs: JobIndex,
     recovery: RecoveryPolicy,
+    /// Takes whose answers were delivered, to be forgotten with the next one.
+    delivered: Mutex<Vec<RequestId>>,
 }
 
 impl Deref for Core {
@@ -60,7 +63,12 @@ impl EmbeddedInflight {
         recovery: RecoveryPolicy,
     ) -> Result<Self> {
         let owners = Arc::new(OwnerTable::new(&inner, id, ttl));
-        let core = Core { owners: owners.clone(), jobs: JobIndex::new(), recovery };
+        let core = Core {
+            owners: owners.clone(),
+            jobs: JobIndex::new(),
+            recovery,
+            delivered: Mutex::default(),
+        };
         core.read(&inner.disk)?;
         Ok(EmbeddedInflight { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }

@@ -4,6 +4,7 @@
 -- ARGV  1 format  2 the queue's name  3 how many claims, then for each:
 --       owner  incarnation, or empty for the newest  the incarnation of its KEYS  limit
 --       key of the request, or empty for none  attempt  fingerprint  which call of the request this is, from 1
+--       then keys of earlier takes that are to be forgotten: their answers arrived, and nobody repeats them
 -- Answers  for each claim:
 --          {'unknown'} | {'stranger'} | {'ended', incarnation} | {'again', incarnation}
 --          {'given_up'}: this attempt was given up | {'reused'}: the key came before with another fingerprint
@@ -21,6 +22,11 @@ local own = format == 'own'
 local answers, takers, want = {}, {}, 0
 local now = clock()
 local moment = whole(now)
+local delivered = { unpack(ARGV, 8 * tonumber(ARGV[3]) + 4) }
+if #delivered > 0 and not may_keep(requests, requests_at) then
+  each('HDEL', requests, delivered)
+  each('ZREM', requests_at, delivered)
+end
 
 -- What an earlier attempt of this call took; what its claims no longer hold is left out.
 local function kept_answer(inc, part)

@@ -47,6 +47,9 @@ impl Inflight {
     ) -> Result<Taken> {
         let attempt = UndeliveredTake::new(self)?;
         let taken = self.take_once(&attempt.request, claim, queue, limit, wait).await;
+        if taken.as_ref().is_ok_and(|taken| !taken.jobs.is_empty()) {
+            self.take_delivered(&attempt.request);
+        }
         if !matches!(taken, Err(Error::Unavailable { .. } | Error::Corrupt { .. })) {
             attempt.answered();
         }

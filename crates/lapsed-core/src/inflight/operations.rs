@@ -132,6 +132,14 @@ impl Inflight {
         self.calls.call("give_up_take", self.parts.entries.give_up_take(request)).await
     }
 
+    /// The answer to this attempt reached its caller, and it will not be given up. Takes without a key
+    /// are then forgotten: otherwise they would displace the keys that callers repeat requests with.
+    pub fn take_delivered(&self, request: &RequestId) {
+        if !request.is_repeatable() {
+            self.parts.entries.forget_take(request);
+        }
+    }
+
     /// Must be called before the queue is read, so that a notification in between is not missed.
     pub(super) fn listen(&self, queue: &Name) -> QueueListener {
         let heard = self.parts.entries.waiter(queue).map(|waiter| {

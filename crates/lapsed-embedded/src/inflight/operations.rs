@@ -290,6 +290,10 @@ impl InflightStore for EmbeddedInflight {
         self.taken(done).await
     }
 
+    fn forget_take(&self, request: &RequestId) {
+        self.core.note_delivered(request);
+    }
+
     async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
         let request = request.clone();
         let durable = |(_, ended): &Ended| ended.iter().for_each(|slot| slot.end_is_durable());

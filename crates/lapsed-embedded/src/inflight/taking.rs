@@ -1,6 +1,8 @@
 //! A take that may be repeated because its answer was lost, and giving up one of its attempts. Each is
 //! one job of the writer, and jobs are serial.
 
+use std::sync::PoisonError;
+
 use lapsed_core::Name;
 use lapsed_core::inflight::rules::QueueEnd;
 use lapsed_core::inflight::{Claimed, Finish, JobTicket, JobToken};
@@ -25,7 +27,28 @@ struct KeptTake {
     jobs: Vec<(Name, JobToken)>,
 }
 
+/// How many delivered takes are forgotten with one job, and how many wait for that at most. Those beyond
+/// are forgotten by their age.
+const DELIVERED_A_JOB: usize = 100;
+const DELIVERED_MAX: usize = 10_000;
+
 impl Core {
+    /// Notes a take that is to be forgotten with the next one.
+    pub(super) fn note_delivered(&self, request: &RequestId) {
+        let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        if delivered.len() < DELIVERED_MAX {
+            delivered.push(request.clone());
+        }
+    }
+
+    fn forget_delivered(&self, tx: &mut Tx<'_>) -> Tried<()> {
+        let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = delivered.len().saturating_sub(DELIVERED_A_JOB);
+        let some = delivered.split_off(first);
+        drop(delivered);
+        some.iter().try_for_each(|request| self.requests().forget(tx, request))
+    }
+
     pub(super) fn take_once(
         &self,
         tx: &mut Tx,
@@ -38,6 +61,7 @@ impl Core {
         if requests.is_given_up(tx, request)? {
             return Err(request.given_up(&self.id.to_string()).into());
         }
+        self.forget_delivered(tx)?;
         let earlier: Option<KeptTake> = requests.find(tx, request)?;
         let (slot, started) = match self.actor(tx, claim)? {
             UnlessEnded::Done(actor) => actor,

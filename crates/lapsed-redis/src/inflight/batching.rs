@@ -1,5 +1,7 @@
 //! Combines concurrent takes into one call, and concurrent completions into another.
 
+use std::sync::PoisonError;
+
 use futures::future::{BoxFuture, FutureExt};
 use lapsed_core::inflight::{Finish, Finished, JobTicket};
 use lapsed_core::owner::Claim;
@@ -78,7 +80,26 @@ impl BatchExecutor<Complete, Vec<Finished>> for NativeInflight {
     }
 }
 
+/// How many delivered takes are forgotten with one call, and how many wait for that at most. Those beyond
+/// are forgotten by their age.
+const DELIVERED_A_CALL: usize = 100;
+const DELIVERED_MAX: usize = 10_000;
+
 impl NativeInflight {
+    /// Notes a take that is to be forgotten with the next call.
+    pub(super) fn note_delivered(&self, key: &Name) {
+        let mut delivered = self.inner.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        if delivered.len() < DELIVERED_MAX {
+            delivered.push(key.clone());
+        }
+    }
+
+    fn some_delivered(&self) -> Vec<Name> {
+        let mut delivered = self.inner.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = delivered.len().saturating_sub(DELIVERED_A_CALL);
+        delivered.split_off(first)
+    }
+
     /// Takes jobs for several callers in one call; all takes are of one queue.
     async fn take_for(&self, takes: &[TakeCall]) -> Result<Vec<AnswerWords>> {
         let Some(TakeCall { queue, .. }) = takes.first() else { return Ok(Vec::new()) };
@@ -97,7 +118,13 @@ impl NativeInflight {
                 }
             };
         }
-        let answers: Vec<AnswerWords> = self.context().run_with_keys(script, args).await?;
+        let delivered = self.some_delivered();
+        args = delivered.iter().fold(args, |args, key| args.arg(key));
+        let answers = self.context().run_with_keys(script, args).await;
+        if answers.is_err() {
+            delivered.iter().for_each(|key| self.note_delivered(key));
+        }
+        let answers: Vec<AnswerWords> = answers?;
         if answers.len() != takes.len() {
             return Err(self.context().unexpected_answer(script));
         }

@@ -50,6 +50,8 @@ pub(super) struct Inner {
     waiters: Arc<QueueWaiters>,
     known: Mutex<BTreeSet<Name>>,
     pub takes: Arc<CallBatcher<TakeCall, AnswerWords>>,
+    /// Takes whose answers were delivered, to be forgotten with the next one.
+    pub delivered: Mutex<Vec<Name>>,
     pub completions: Arc<CallBatcher<Complete, Vec<Finished>>>,
 }
 
@@ -68,7 +70,18 @@ impl NativeInflight {
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let (pages, waiters, known) = (OverduePages::default(), Arc::default(), Mutex::default());
         let (takes, completions) = (Arc::default(), Arc::default());
-        let inner = Inner { owners, recovery, queues, pages, waiters, known, takes, completions };
+        let delivered = Mutex::default();
+        let inner = Inner {
+            owners,
+            recovery,
+            queues,
+            pages,
+            waiters,
+            known,
+            takes,
+            delivered,
+            completions,
+        };
         Ok(NativeInflight { inner: Arc::new(inner) })
     }
 
@@ -243,6 +256,10 @@ impl InflightStore for NativeInflight {
 
     async fn give_up_take(&self, request: &RequestId) -> Result<usize> {
         self.give_up_attempt(request).await
+    }
+
+    fn forget_take(&self, request: &RequestId) {
+        self.note_delivered(&request.key);
     }
 
     fn waiter(&self, queue: &Name) -> Option<Arc<Notify>> {

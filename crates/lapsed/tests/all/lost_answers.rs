@@ -76,6 +76,21 @@ async fn a_take_whose_answer_is_lost_strands_no_job() {
     .await;
 }
 
+/// A store keeps 100,000 requests. Takes whose answers arrived would displace the keys of those that are
+/// still to be repeated or given up.
+#[tokio::test(flavor = "multi_thread")]
+async fn takes_whose_answers_arrived_are_not_kept() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (jobs, me) = jobs_on(&server.url()).await;
+    for number in 0..30 {
+        jobs.enqueue("mail", &number.to_string()).await.unwrap();
+        me.take("mail").await.unwrap().unwrap().complete().await.unwrap();
+    }
+    let kept = server.command(&["KEYS", "*:requests"]).unwrap();
+    let kept = server.command(&["HLEN", kept.trim()]).unwrap();
+    assert_eq!(kept.trim(), "1", "the last one is forgotten with the next take");
+}
+
 /// The call never reaches Redis: the connection is cut. It is repeated until it does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_ends_while_redis_is_away_ends_when_redis_is_back() {

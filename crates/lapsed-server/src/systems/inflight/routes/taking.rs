@@ -152,6 +152,7 @@ struct UndeliveredTake {
 impl UndeliveredTake {
     fn hand_over(mut self) -> Taken {
         self.is_over = true;
+        self.inflight.take_delivered(&self.request);
         self.taken.take().expect("it is handed over once")
     }
 
@@ -190,6 +191,12 @@ async fn give_up(inflight: &Inflight, request: &RequestId) {
     let mut pause = AGAIN_MIN;
     for _ in 0..TRIES {
         match inflight.give_up_take(request).await {
+            Ok(0) => {
+                tracing::info!(
+                    "a `take` request was given up, because its answer did not reach the client; the store keeps no jobs that it took"
+                );
+                return;
+            }
             Ok(count) => {
                 tracing::info!(
                     count,
