@@ -17,6 +17,7 @@ use lapsed_core::leader::Term;
 use lapsed_core::name::SystemId;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::request::{KeptRequest, RequestId};
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeRecord;
 
@@ -74,7 +75,8 @@ impl Services {
         };
         let record = self.truth.brake(system).await?;
         let mut unsaid = self.unsaid.lock().expect(LOCK);
-        let is_idle = BrakeRecord { version: record.version, ..BrakeRecord::default() } == record;
+        let (version, requests) = (record.version, record.requests.clone());
+        let is_idle = BrakeRecord { version, requests, ..BrakeRecord::default() } == record;
         if is_idle && unsaid.heard == heard {
             unsaid.until = now + UNSAID_FOR;
             unsaid.record = record.clone();
@@ -138,6 +140,23 @@ impl Store for Services {
             tracing::warn!(%system, %error, "the change of the brake could not be announced through the mirror");
         }
         Ok(true)
+    }
+
+    async fn kept_request(&self, system: &SystemId, request: &RequestId) -> Result<KeptRequest> {
+        self.truth.kept_request(system, request).await
+    }
+
+    async fn keep_answer(
+        &self,
+        system: &SystemId,
+        request: &RequestId,
+        answer: &str,
+    ) -> Result<()> {
+        self.truth.keep_answer(system, request, answer).await
+    }
+
+    async fn forget_request(&self, system: &SystemId, request: &RequestId) -> Result<()> {
+        self.truth.forget_request(system, request).await
     }
 
     fn notes(&self) -> &dyn NoteStore {

@@ -13,6 +13,13 @@
 //!   own number, the attempt. Undoing refers to one attempt: it changes nothing if another attempt of
 //!   the same request was answered, and an attempt that was given up is refused if the store carries
 //!   it out only afterwards.
+//!
+//! Some operations are told the request that they belong to (`start_once`, `take_once`). All others find it
+//! in the task that carries them out, see [`current`].
+
+mod current;
+
+pub use current::{CurrentRequest, continued, current};
 
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +85,15 @@ impl RequestId {
         Error::KeyReused { key: self.key.to_string() }
     }
 
+    /// The error for an attempt that comes while the change of another one has no answer yet.
+    pub fn overtaken(&self, store: &str) -> Error {
+        Error::Unavailable {
+            store: store.to_owned(),
+            what: "another attempt of this request has changed something; nothing was changed now"
+                .to_owned(),
+        }
+    }
+
     /// The error for an attempt that the store carries out after it was given up.
     pub fn given_up(&self, store: &str) -> Error {
         Error::Unavailable {
@@ -85,6 +101,18 @@ impl RequestId {
             what: "this attempt of the request was given up before; nothing was changed".to_owned(),
         }
     }
+}
+
+/// What a store knows of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeptRequest {
+    /// Nothing: it never came, or changed nothing, or was forgotten.
+    Unknown,
+    /// An attempt has changed something, and its answer was never kept: it is under way, or its process was
+    /// killed.
+    Begun,
+    /// It was carried out, and this was answered.
+    Answered(String),
 }
 
 /// The error of a system that cannot carry out an operation once for a request.

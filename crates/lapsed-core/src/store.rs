@@ -12,6 +12,7 @@ use crate::leader::Term;
 use crate::name::SystemId;
 use crate::notes::NoteStore;
 use crate::receipt::{Receipt, ReceiptQuery};
+use crate::request::{KeptRequest, RequestId, current};
 use crate::sweep::brake::{BrakeRecord, BrakeSetting};
 use crate::upkeep::UpkeepStore;
 
@@ -78,14 +79,43 @@ pub trait Store: Send + Sync {
     }
 
     /// Stores the operator's setting. It ends an override that is in use.
+    ///
+    /// The race: an order is carried out, its answer is lost, a pass uses the override up, and the order
+    /// comes again. The record remembers the requests of the latest orders, so that a repetition does not
+    /// grant another pass, nor undo what another operator has ordered since.
     async fn set_brake(&self, system: &SystemId, setting: BrakeSetting) -> Result<()> {
+        let current = current(system);
         for _ in 0..BRAKE_TRIES {
-            let next = self.brake(system).await?.ordered(setting.clone());
+            let record = self.brake(system).await?;
+            let mut next = record.ordered(setting.clone());
+            if let Some(current) = &current {
+                if record.was_ordered_by(&current.request)? {
+                    return Ok(());
+                }
+                next.note_request(&current.request);
+            }
             if self.swap_brake(system, &next).await? {
                 return Ok(());
             }
         }
         Err(brake_contended(system))
+    }
+
+    /// What is kept of a request; `KeyReused` if its key came before with another fingerprint. A store that
+    /// keeps no answers knows of none.
+    async fn kept_request(&self, _: &SystemId, _: &RequestId) -> Result<KeptRequest> {
+        Ok(KeptRequest::Unknown)
+    }
+
+    /// Keeps the answer of a request that was carried out, for [`REQUEST_AGE_MS`](crate::request::REQUEST_AGE_MS).
+    /// If this fails, the answer may be known nevertheless.
+    async fn keep_answer(&self, _: &SystemId, _: &RequestId, _answer: &str) -> Result<()> {
+        Ok(())
+    }
+
+    /// Forgets a request that has changed nothing, so that its repetition is tried anew.
+    async fn forget_request(&self, _: &SystemId, _: &RequestId) -> Result<()> {
+        Ok(())
     }
 
     /// Notes, marks and turns of the systems on this store.

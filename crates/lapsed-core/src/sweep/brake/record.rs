@@ -8,6 +8,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
+use crate::request::RequestId;
+
 /// What the operator has ordered, as the store keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "setting", from = "StoredSetting")]
@@ -100,9 +103,33 @@ pub struct BrakeRecord {
     pub hold: Option<MassHold>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overriding: Option<Overriding>,
+    /// The requests of the latest orders, the newest last, as `KEY FINGERPRINT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<String>,
 }
 
+/// The requests of how many orders a record remembers.
+const ORDERS_MAX: usize = 8;
+
 impl BrakeRecord {
+    /// Whether this request was carried out. `KeyReused` if its key came before with other content.
+    pub fn was_ordered_by(&self, request: &RequestId) -> Result<bool> {
+        let of_key = |noted: &&String| {
+            noted.rsplit_once(' ').is_some_and(|(key, _)| key == request.key.as_str())
+        };
+        match self.requests.iter().rev().find(of_key) {
+            None => Ok(false),
+            Some(noted) if noted.ends_with(&format!(" {}", request.fingerprint)) => Ok(true),
+            Some(_) => Err(request.reused()),
+        }
+    }
+
+    pub(crate) fn note_request(&mut self, request: &RequestId) {
+        self.requests.push(format!("{} {}", request.key, request.fingerprint));
+        let over = self.requests.len().saturating_sub(ORDERS_MAX);
+        self.requests.drain(..over);
+    }
+
     /// The record after this one, with the same content.
     pub fn next(&self) -> Self {
         BrakeRecord { version: self.version + 1, ..self.clone() }
@@ -158,7 +185,7 @@ mod tests {
     fn a_record_survives_being_stored() {
         let hold = Some(MassHold { steps: 2, decided: true, ..MassHold::begin(5, 90) });
         let setting = BrakeSetting::Override { reason: "we scaled down".into() };
-        let record = BrakeRecord { version: 7, setting, hold, overriding: None };
+        let record = BrakeRecord { version: 7, setting, hold, ..BrakeRecord::default() };
         assert_eq!(read(&serde_json::to_string(&record).unwrap()), record);
         let taken = record.taken_by("s", 40).unwrap();
         assert_eq!(read(&serde_json::to_string(&taken).unwrap()), taken);
@@ -169,6 +196,23 @@ mod tests {
         assert_eq!(read(r#"{"setting":"hold"}"#).setting, BrakeSetting::Hold);
         let released = read(r#"{"setting":"release","until_ms":99}"#);
         assert_eq!(released, BrakeRecord::default());
+    }
+
+    #[test]
+    fn a_record_knows_the_requests_of_the_latest_orders() {
+        let request = |key: &str, print: &str| RequestId::new(key, print, "a").unwrap();
+        let mut record = BrakeRecord::default();
+        assert!(!record.was_ordered_by(&request("k", "f")).unwrap());
+        record.note_request(&request("k", "f"));
+        let taken = record
+            .ordered(BrakeSetting::Override { reason: "drill".into() })
+            .taken_by("s", 40)
+            .unwrap();
+        assert!(taken.was_ordered_by(&request("k", "f")).unwrap(), "also after its pass");
+        assert!(taken.was_ordered_by(&request("k", "other")).is_err());
+        (0..ORDERS_MAX).for_each(|n| record.note_request(&request(&format!("k{n}"), "f")));
+        assert_eq!(record.requests.len(), ORDERS_MAX);
+        assert!(!record.was_ordered_by(&request("k", "f")).unwrap());
     }
 
     #[test]
