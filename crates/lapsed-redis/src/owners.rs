@@ -279,7 +279,12 @@ impl OwnerService {
         let heartbeat = self.heartbeat_key(shard, claim.owner.as_str(), &shard.prefix.key("meta"));
         let args =
             Args::default().key(heartbeat).arg(&claim.owner).arg(incarnation_arg(claim)).arg(how);
-        self.context.run(shard, &script::OWNER_END, args).await
+        let (context, script) = (&self.context, &script::OWNER_END);
+        match how {
+            // A caller ends one incarnation, once in each shard; a pass ends many at the same time.
+            "r" => context.change(shard, script, context.with_base(shard, args)).await,
+            _ => context.run(shard, script, args).await,
+        }
     }
 
     /// Ends an incarnation in every shard, because one shard has declared it dead.

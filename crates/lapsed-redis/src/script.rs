@@ -12,6 +12,31 @@ pub(crate) struct Script {
     pub(crate) inner: LazyLock<(String, String)>,
 }
 
+/// Scripts that change something for a caller, each with what carries it out once for a request. Left out are
+/// those that do no more when they are repeated (heartbeats), those that a newer version refuses
+/// (mirrors), and those that a batch's number makes repeatable (sweeps).
+static ONCE: &[(&Script, &Script)] = &[
+    (&INFLIGHT_ADOPT_DEAD_LETTER, &INFLIGHT_ADOPT_DEAD_LETTER_ONCE),
+    (&INFLIGHT_ADOPT_RESTORE, &INFLIGHT_ADOPT_RESTORE_ONCE),
+    (&INFLIGHT_DEAD_LETTER, &INFLIGHT_DEAD_LETTER_ONCE),
+    (&INFLIGHT_FINISH, &INFLIGHT_FINISH_ONCE),
+    (&INFLIGHT_REGISTER, &INFLIGHT_REGISTER_ONCE),
+    (&INFLIGHT_RESTORE, &INFLIGHT_RESTORE_ONCE),
+    (&OWNER_END, &OWNER_END_ONCE),
+    (&REGISTRY_REGISTER, &REGISTRY_REGISTER_ONCE),
+    (&REGISTRY_RESTORE, &REGISTRY_RESTORE_ONCE),
+    (&REGISTRY_UNREGISTER, &REGISTRY_UNREGISTER_ONCE),
+    (&SESSION_DELETE, &SESSION_DELETE_ONCE),
+    (&SESSION_REFERENCE, &SESSION_REFERENCE_ONCE),
+    (&SESSION_RESTORE, &SESSION_RESTORE_ONCE),
+    (&SESSION_WRITE, &SESSION_WRITE_ONCE),
+];
+
+/// What carries out a script once for a request; `None` if it needs no such thing.
+pub(crate) fn once_of(script: &Script) -> Option<&'static Script> {
+    ONCE.iter().find(|(plain, _)| std::ptr::eq(*plain, script)).map(|(_, once)| *once)
+}
+
 /// The decisive step for one foreign job system: `part` in front of `rescue_reclaim.lua`.
 pub(crate) fn rescue_text(part: &str) -> (String, String) {
     let body = format!("{part}\n{}", include_str!("../scripts/rescue_reclaim.lua"));
@@ -95,6 +120,7 @@ fn preludes(file: &str) -> Vec<&'static str> {
             [[PRELUDE, DEATHS_PRELUDE, SESSIONS_PRELUDE].as_slice(), &inflight].concat()
         }
         "mirror" => vec![PRELUDE, DEATHS_PRELUDE, MIRROR_PRELUDE],
+        "keep" | "kept" => vec![PRELUDE, REQUESTS_PRELUDE],
         "inflight" => vec![PRELUDE, QUEUES_PRELUDE, INFLIGHT_PRELUDE, REQUESTS_PRELUDE],
         "census" => vec![PRELUDE, DEATHS_PRELUDE],
         _ => vec![PRELUDE],
@@ -175,6 +201,8 @@ scripts! {
     INFLIGHT_TAKE = "inflight_take",
     INFLIGHT_UNDELIVERED = "inflight_undelivered",
     INFO = "info",
+    KEEP_ANSWER = "keep_answer",
+    KEPT_ANSWER = "kept_answer",
     OWNER_ADOPT = "owner_adopt",
     OWNER_BEAT = "owner_beat",
     OWNER_END = "owner_end",
@@ -250,9 +278,22 @@ macro_rules! once_scripts {
 }
 
 once_scripts! {
+    INFLIGHT_ADOPT_DEAD_LETTER_ONCE = "inflight_adopt_dead_letter",
+    INFLIGHT_ADOPT_RESTORE_ONCE = "inflight_adopt_restore",
+    INFLIGHT_DEAD_LETTER_ONCE = "inflight_dead_letter",
     INFLIGHT_ENQUEUE_ONCE = "inflight_enqueue",
+    INFLIGHT_FINISH_ONCE = "inflight_finish",
+    INFLIGHT_REGISTER_ONCE = "inflight_register",
+    INFLIGHT_RESTORE_ONCE = "inflight_restore",
+    OWNER_END_ONCE = "owner_end",
     OWNER_START_ONCE = "owner_start",
+    REGISTRY_REGISTER_ONCE = "registry_register",
+    REGISTRY_RESTORE_ONCE = "registry_restore",
+    REGISTRY_UNREGISTER_ONCE = "registry_unregister",
+    SESSION_DELETE_ONCE = "session_delete",
     SESSION_REFERENCE_ONCE = "session_reference",
+    SESSION_RESTORE_ONCE = "session_restore",
+    SESSION_WRITE_ONCE = "session_write",
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::request::{KeptRequest, RequestId};
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::{Error, Result, SystemId};
@@ -118,6 +119,34 @@ impl Store for Redis {
             let _: u64 = self.connection().query("HSET", &cmd).await?;
         }
         Ok(true)
+    }
+
+    async fn kept_request(&self, system: &SystemId, request: &RequestId) -> Result<KeptRequest> {
+        let context = self.context(system)?;
+        let args = Args::default().key(context.shards[0].prefix.key("requests"));
+        let args = args.arg(&request.key).arg(&request.fingerprint);
+        let kept: Vec<String> = context.run_with_keys(&script::KEPT_ANSWER, args).await?;
+        match &kept[..] {
+            [] => Ok(KeptRequest::Unknown),
+            [answer] => Ok(KeptRequest::Answered(answer.clone())),
+            _ => Err(request.reused()),
+        }
+    }
+
+    async fn keep_answer(
+        &self,
+        system: &SystemId,
+        request: &RequestId,
+        answer: &str,
+    ) -> Result<()> {
+        let context = self.context(system)?;
+        let prefix = &context.shards[0].prefix;
+        let args = Args::default().key(prefix.key("requests")).key(prefix.key("requests_at"));
+        let args = args.arg(&request.key).arg(&request.fingerprint).arg(answer);
+        match context.run_with_keys(&script::KEEP_ANSWER, args).await? {
+            redis::Value::Int(_) => Ok(()),
+            _ => Err(request.reused()),
+        }
     }
 
     fn notes(&self) -> &dyn NoteStore {

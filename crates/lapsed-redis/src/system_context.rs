@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use lapsed_core::clock::Clock;
-use lapsed_core::request::RequestId;
+use lapsed_core::request::{self, RequestId};
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result, SystemId};
 use redis::FromRedisValue;
@@ -130,6 +130,13 @@ impl ServerPresence {
     }
 }
 
+/// The answer of a script that is carried out once for a request.
+struct Step<T> {
+    /// Whether a repetition gets this answer.
+    is_kept: bool,
+    answer: T,
+}
+
 /// One system on one server or cluster.
 pub(crate) struct SystemContext {
     pub id: SystemId,
@@ -204,7 +211,8 @@ impl SystemContext {
         self.connection.run(script, &keys, &args).await
     }
 
-    /// Runs a script without the base keys, which saves the server time in frequent calls.
+    /// Runs a script without the base keys, which saves the server time in frequent calls. What changes
+    /// something for a caller goes through [`change`](Self::change).
     pub async fn run_with_keys<T: FromRedisValue>(&self, script: &Script, args: Args) -> Result<T> {
         let keys: Vec<&str> = args.keys.iter().map(String::as_str).collect();
         let args: Vec<&[u8]> = args.args.iter().map(Vec::as_slice).collect();
@@ -219,16 +227,50 @@ impl SystemContext {
         request: &RequestId,
         args: Args,
     ) -> Result<T> {
+        Ok(self.run_step(shard, script, request, args).await?.answer)
+    }
+
+    /// Runs a script that changes something for a caller, without the base keys. If the caller has a key for its
+    /// request, the script is carried out once for it. The calls of one script on one shard must follow each
+    /// other: only their order tells the steps of a request apart.
+    pub async fn change<T: FromRedisValue>(
+        &self,
+        shard: &Shard,
+        script: &Script,
+        args: Args,
+    ) -> Result<T> {
+        let (Some(current), Some(once)) = (request::current(&self.id), script::once_of(script))
+        else {
+            return self.run_with_keys(script, args).await;
+        };
+        let kind = format!("{}/{}", script.name, shard.index);
+        let done = self.run_step(shard, once, &current.step(&kind)?, args).await?;
+        if done.is_kept {
+            current.step_is_done(&kind);
+        }
+        Ok(done.answer)
+    }
+
+    async fn run_step<T: FromRedisValue>(
+        &self,
+        shard: &Shard,
+        script: &Script,
+        request: &RequestId,
+        args: Args,
+    ) -> Result<Step<T>> {
         let args = args.key(shard.prefix.key("requests")).key(shard.prefix.key("requests_at"));
         let args = args.arg(&request.key).arg(&request.fingerprint);
-        let answer: redis::Value = self.run_with_keys(script, args).await?;
-        if let redis::Value::Array(words) = &answer
-            && let [redis::Value::BulkString(word)] = &words[..]
-            && word == b"reused"
-        {
-            return Err(request.reused());
+        let words: Vec<redis::Value> = self.run_with_keys(script, args).await?;
+        let is = |word: &redis::Value, text: &[u8]| matches!(word, redis::Value::BulkString(bytes) if bytes == text);
+        match &words[..] {
+            [word] if is(word, b"reused") => Err(request.reused()),
+            [kept, answer] => {
+                let answer = T::from_redis_value(answer.clone())
+                    .map_err(|_| self.unexpected_answer(script))?;
+                Ok(Step { is_kept: is(kept, b"1"), answer })
+            }
+            _ => Err(self.unexpected_answer(script)),
         }
-        T::from_redis_value(answer).map_err(|_| self.unexpected_answer(script))
     }
 
     /// The base keys in front of those of a call.

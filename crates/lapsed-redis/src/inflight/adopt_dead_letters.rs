@@ -219,8 +219,9 @@ impl AdoptedInflight {
         for _ in 0..TRIES {
             let Some(seen) = self.see_letter(id).await? else { return Ok(LetterOutcome::Missing) };
             let args = self.letter_args(id, how, &seen, receipt);
-            let words: Vec<String> =
-                self.context().run(self.shard(), &script::INFLIGHT_ADOPT_DEAD_LETTER, args).await?;
+            let (context, script) = (self.context(), &script::INFLIGHT_ADOPT_DEAD_LETTER);
+            let args = context.with_base(self.shard(), args);
+            let words: Vec<String> = context.change(self.shard(), script, args).await?;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             match words[..] {
                 ["done" | "kept"] => return Ok(LetterOutcome::Done),
@@ -322,7 +323,9 @@ impl AdoptedInflight {
             .arg(self.layout.queues.as_str());
         args.args.push(tail.payload);
         let script = &script::INFLIGHT_ADOPT_RESTORE;
-        let words: Vec<String> = self.context().run(self.shard(), script, args).await?;
+        let (context, shard) = (self.context(), self.shard());
+        let args = context.with_base(shard, args);
+        let words: Vec<String> = context.change(shard, script, args).await?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
             ["done"] => Ok(LetterOutcome::Done),

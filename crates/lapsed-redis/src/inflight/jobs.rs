@@ -151,7 +151,7 @@ impl NativeInflight {
             let queue_name = queue.as_ref().map_or("", Name::as_str).to_owned();
             let args = self.job_keys().key(key).arg(id).arg(what).arg(self.format().as_str());
             let args = args.arg(self.outbox()).arg(queue_name);
-            let words: Vec<String> = self.context().run_with_keys(script, args).await?;
+            let words: Vec<String> = self.context().change(self.shard(), script, args).await?;
             match words.first().map(String::as_str) {
                 Some("done") => return Ok(true),
                 Some("none") => return Ok(false),
@@ -177,7 +177,8 @@ impl NativeInflight {
         let place = self.inner.recovery.outbox.as_ref().unwrap_or(&recovered.queue);
         let args = self.job_keys().key(self.key("restored")).key(self.queue_key(place));
         let args = args.arg(seq).arg(&receipt.key).arg(self.format().as_str()).arg(place);
-        let words: Vec<String> = context.run_with_keys(script, args.bytes(&kept)).await?;
+        let args = args.bytes(&kept);
+        let words: Vec<String> = context.change(self.shard(), script, args).await?;
         let key = receipt.key.to_string();
         match (words.first().map(String::as_str), recovered.did) {
             (Some("done"), _) => {

@@ -11,7 +11,7 @@ use lapsed_core::inflight::{
     Enqueued, Finish, Finished, JobTicket, JobToken, NewJob, TrackAnswer, Tracked,
 };
 use lapsed_core::owner::{Beat, Claim, Incarnation};
-use lapsed_core::request::RequestId;
+use lapsed_core::request::{self, RequestId};
 use lapsed_core::{Error, Name, Result};
 
 use super::batching::Complete;
@@ -99,7 +99,7 @@ impl NativeInflight {
             let call = |claim: Claim, inc: String| {
                 let args = self.job_keys().key(held_key(self.shard(), &inc));
                 let args = args.arg(&claim.owner).arg(incarnation_arg(&claim)).arg(inc).arg(format);
-                self.context().run_with_keys(script, jobs.iter().fold(args, job_args))
+                self.context().change(self.shard(), script, jobs.iter().fold(args, job_args))
             };
             let words = self.with_incarnation(&mut hold, script, call).await?;
             let tracked = words[1..].iter().map(|word| tracked(word));
@@ -155,10 +155,12 @@ impl NativeInflight {
     ) -> Result<Vec<Finished>> {
         let mut answers = Vec::with_capacity(tickets.len());
         for tickets in tickets.chunks(JOBS_A_CALL) {
-            // Each claim that is completed is judged by itself; whatever else is done goes alone.
+            // Each claim that is completed is judged by itself; whatever else is done goes alone, and so
+            // does what is kept for a request.
             let known = tickets.iter().all(|ticket| ticket.incarnation.is_some());
+            let is_kept = request::current(&self.context().id).is_some();
             answers.extend(match how {
-                Finish::Complete if known => {
+                Finish::Complete if known && !is_kept => {
                     self.inner.completions.call(Complete(tickets.to_vec()), self).await?
                 }
                 how => self.finish_some(tickets, how).await?,
@@ -185,7 +187,7 @@ impl NativeInflight {
         for _ in 0..TRIES {
             let groups = by_incarnation(&incarnations);
             let args = self.finish_args(tickets, how, &groups, &queues);
-            let answer: redis::Value = self.context().run_with_keys(script, args).await?;
+            let answer: redis::Value = self.context().change(self.shard(), script, args).await?;
             if let Some(letters) = text_of(&answer) {
                 return in_order(&groups, &letters, tickets.len()).ok_or_else(unexpected_answer);
             }

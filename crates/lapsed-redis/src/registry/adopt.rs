@@ -266,7 +266,8 @@ impl RegistryStore for AdoptedRegistry {
             .arg(&receipt.owner)
             .arg(0)
             .arg(&receipt.key);
-        let words: Vec<String> = context.run(shard, &script::REGISTRY_RESTORE, args).await?;
+        let args = context.with_base(shard, args);
+        let words: Vec<String> = context.change(shard, &script::REGISTRY_RESTORE, args).await?;
         restored(&words, &receipt)
             .ok_or_else(|| context.unexpected_answer(&script::REGISTRY_RESTORE))
     }

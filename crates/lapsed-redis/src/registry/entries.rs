@@ -88,7 +88,7 @@ impl NativeRegistry {
             args = args.key(&shard.anchor).arg(&claim.owner).arg(incarnation_arg(claim));
             args = args.arg(if take == TakePolicy::IfFree { "free" } else { "always" });
             args = declare(args.arg(declared.len()), shard, &declared).names(keys);
-            let words = self.context().run_with_keys(&script::REGISTRY_REGISTER, args).await?;
+            let words = self.context().change(shard, &script::REGISTRY_REGISTER, args).await?;
             match ResolvedClaim::read(self.context(), &script::REGISTRY_REGISTER, words)? {
                 ResolvedClaim::NeedsKeys(more) => declared.extend(more),
                 resolved => return Ok(resolved),
@@ -159,7 +159,7 @@ impl NativeRegistry {
             }
             args = args.key(&shard.anchor).key(held_key(shard, &inc));
             args = args.arg(&claim.owner).arg(incarnation_arg(claim)).arg(&inc).names(keys);
-            let words = self.context().run_with_keys(&script::REGISTRY_UNREGISTER, args).await?;
+            let words = self.context().change(shard, &script::REGISTRY_UNREGISTER, args).await?;
             match ResolvedClaim::read(self.context(), &script::REGISTRY_UNREGISTER, words)? {
                 ResolvedClaim::NeedsKeys(more) => inc = more.into_iter().next().unwrap_or_default(),
                 resolved => return Ok(resolved),
@@ -264,7 +264,8 @@ impl NativeRegistry {
                 .arg(&receipt.owner)
                 .arg(&inc)
                 .arg(&receipt.key);
-            let words: Vec<String> = context.run(shard, &script::REGISTRY_RESTORE, args).await?;
+            let args = context.with_base(shard, args);
+            let words: Vec<String> = context.change(shard, &script::REGISTRY_RESTORE, args).await?;
             match restored(&words, &receipt) {
                 Some(answer) => return Ok(answer),
                 None => inc = words.get(1).cloned().unwrap_or_default(),

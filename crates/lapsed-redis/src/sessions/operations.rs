@@ -55,8 +55,9 @@ impl RedisSessions {
                     args = args.arg(field).arg(value);
                 }
             }
+            let (context, script) = (self.context(), &script::SESSION_WRITE);
             let words: Vec<Vec<u8>> =
-                self.context().run(shard, &script::SESSION_WRITE, args).await?;
+                context.change(shard, script, context.with_base(shard, args)).await?;
             // The application's values may be any bytes; they are only shown here.
             let words: Vec<String> =
                 words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -181,12 +182,10 @@ impl RedisSessions {
                 .arg(claim.map(incarnation_arg).unwrap_or_default())
                 .arg(&declared);
             let (context, script) = (self.context(), &script::SESSION_REFERENCE_ONCE);
+            let args = context.with_base(shard, args);
             let words = match request {
-                None => context.run(shard, &script::SESSION_REFERENCE, args).await?,
-                Some(request) => {
-                    let args = context.with_base(shard, args);
-                    context.run_once(shard, script, request, args).await?
-                }
+                None => context.change(shard, &script::SESSION_REFERENCE, args).await?,
+                Some(request) => context.run_once(shard, script, request, args).await?,
             };
             match ResolvedClaim::read(self.context(), &script::SESSION_REFERENCE, words)? {
                 ResolvedClaim::NeedsKeys(more) => {
@@ -211,8 +210,9 @@ impl RedisSessions {
                 .key(refs(shard, id.as_str()))
                 .arg(id)
                 .arg(&broadcaster);
+            let (context, script) = (self.context(), &script::SESSION_DELETE);
             let words: Vec<String> =
-                self.context().run(shard, &script::SESSION_DELETE, args).await?;
+                context.change(shard, script, context.with_base(shard, args)).await?;
             let word = |at: usize| words.get(at).map_or("", String::as_str);
             match word(0) {
                 "missing" => return Ok(Deleted::Missing),
@@ -272,7 +272,8 @@ impl RedisSessions {
             .arg(broadcaster)
             .arg(u8::from(pointed));
         args.args.extend(fields.into_iter().flat_map(|(field, value)| [field, value]));
-        let words: Vec<String> = context.run(shard, &script::SESSION_RESTORE, args).await?;
+        let args = context.with_base(shard, args);
+        let words: Vec<String> = context.change(shard, &script::SESSION_RESTORE, args).await?;
         match words.first().map(String::as_str) {
             Some("restored") => Ok(Restored::Restored {
                 key: receipt.key.to_string(),
