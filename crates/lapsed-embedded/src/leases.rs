@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use lapsed_core::leases::rules::ClockReading;
+use lapsed_core::request;
 use lapsed_core::{Name, Result, SystemId};
 use tokio::sync::Notify;
 
@@ -106,8 +107,10 @@ impl EmbeddedLeases {
         &self,
         work: impl FnOnce(&Core, &mut Tx) -> Tried<T> + Send + 'static,
     ) -> Result<T> {
-        let core = self.core.clone();
-        self.owner_service.inner.writer.write(move |tx| work(&core, tx), |_| {}).await
+        let (core, current) = (self.core.clone(), request::current(&self.core.id));
+        let work =
+            move |tx: &mut Tx| core.requests().noted(tx, current.as_deref(), |tx| work(&core, tx));
+        self.owner_service.inner.writer.write(work, |_| {}).await
     }
 }
 

@@ -340,8 +340,9 @@ impl OwnerIndex {
 macro_rules! impl_system_with_owners {
     ($system:ty) => {
         const _: () = {
+            use lapsed_core::Name;
             use lapsed_core::owner::{Beat, BeatHandle, Claim, Incarnation, OwnerInfo, OwnerStore};
-            use lapsed_core::{Name, request::RequestId};
+            use lapsed_core::request::{RequestId, current};
 
             use crate::{fault::Tried, tx::Tx};
 
@@ -356,8 +357,11 @@ macro_rules! impl_system_with_owners {
                     work: impl FnOnce(&Core, &mut Tx) -> Tried<T> + Send + 'static,
                     done: impl FnOnce(&T) + Send + 'static,
                 ) -> Result<T> {
-                    let core = self.core.clone();
-                    self.owner_service.inner.writer.write(move |tx| work(&core, tx), done).await
+                    let (core, current) = (self.core.clone(), current(&self.core.id));
+                    let work = move |tx: &mut Tx| {
+                        core.requests().noted(tx, current.as_deref(), |tx| work(&core, tx))
+                    };
+                    self.owner_service.inner.writer.write(work, done).await
                 }
             }
 

@@ -3,7 +3,7 @@
 //! A request is found and kept inside the job that makes its change, and jobs are serial: of two
 //! attempts of one request, one makes the change and the other finds what was kept.
 
-use lapsed_core::request::{REQUEST_AGE_MS, REQUESTS_MAX, RequestId};
+use lapsed_core::request::{CurrentRequest, KeptRequest, REQUEST_AGE_MS, REQUESTS_MAX, RequestId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +23,14 @@ struct RequestRow<T> {
     answer: T,
 }
 
+/// What is kept of a request that its operation was not told: which attempt has changed something, and the
+/// answer as soon as it is known.
+#[derive(Serialize, Deserialize)]
+struct Carried {
+    attempt: String,
+    answer: Option<String>,
+}
+
 /// The requests of one system.
 pub(crate) struct Requests<'a> {
     pub tables: &'a Tables,
@@ -32,11 +40,64 @@ pub(crate) struct Requests<'a> {
 impl Requests<'_> {
     /// What was kept for this request. `KeyReused` if its key came before with other content.
     pub fn find<T: DeserializeOwned>(&self, tx: &mut Tx, request: &RequestId) -> Tried<Option<T>> {
-        let Some(row) = self.row(tx, request.key.as_str())? else { return Ok(None) };
+        match self.row(tx, request.key.as_str())? {
+            Some(row) => self.fresh(row, request),
+            None => Ok(None),
+        }
+    }
+
+    /// The answer in a row, unless the row is too old.
+    fn fresh<T: DeserializeOwned>(
+        &self,
+        row: RequestRow<Value>,
+        request: &RequestId,
+    ) -> Tried<Option<T>> {
+        if self.now_ms.saturating_sub(row.at_ms) >= REQUEST_AGE_MS {
+            return Ok(None);
+        }
         // The answer of another operation does not fit, whatever the fingerprint.
         match serde_json::from_value(row.answer) {
             Ok(answer) if row.fingerprint == request.fingerprint => Ok(Some(answer)),
             _ => Err(request.reused().into()),
+        }
+    }
+
+    /// Carries out `work` for the request of the task that asked for it, and notes in the same
+    /// transaction that this attempt has changed something. Refused if another attempt has.
+    pub fn noted<T>(
+        &self,
+        tx: &mut Tx,
+        current: Option<&CurrentRequest>,
+        work: impl FnOnce(&mut Tx) -> Tried<T>,
+    ) -> Tried<T> {
+        let Some(CurrentRequest { request, system, .. }) = current else { return work(tx) };
+        let found = self.find::<Carried>(tx, request)?;
+        if found.as_ref().is_some_and(|before| before.attempt != request.attempt.as_str()) {
+            return Err(request.overtaken(&system.to_string()).into());
+        }
+        let answer = work(tx)?;
+        if found.is_none() {
+            self.keep_answer(tx, request, None)?;
+        }
+        Ok(answer)
+    }
+
+    /// Keeps what this attempt was answered; `None`: that is not known yet.
+    pub fn keep_answer(
+        &self,
+        tx: &mut Tx,
+        request: &RequestId,
+        answer: Option<String>,
+    ) -> Tried<()> {
+        self.keep(tx, request, &Carried { attempt: request.attempt.to_string(), answer })
+    }
+
+    /// What a row of `S/requests` says about a request.
+    pub fn kept(&self, row: &[u8], request: &RequestId) -> Tried<KeptRequest> {
+        match self.fresh::<Carried>(serde_json::from_slice(row)?, request)? {
+            None => Ok(KeptRequest::Unknown),
+            Some(Carried { answer: None, .. }) => Ok(KeptRequest::Begun),
+            Some(Carried { answer: Some(answer), .. }) => Ok(KeptRequest::Answered(answer)),
         }
     }
 
@@ -103,10 +164,10 @@ impl Requests<'_> {
     }
 
     fn remove(&self, tx: &mut Tx, key: &str) -> Tried<()> {
+        let count = self.count(tx)?;
         let Some(row) = tx.take(&self.tables.requests, key.as_bytes())? else { return Ok(()) };
         let row: RequestRow<Value> = serde_json::from_slice(&row)?;
         tx.remove(&self.tables.requests_at, &at_key(row.at_ms, key.as_bytes()))?;
-        let count = self.count(tx)?;
         self.set_count(tx, count.saturating_sub(1))
     }
 

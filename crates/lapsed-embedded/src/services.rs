@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::request::{KeptRequest, RequestId};
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::{Error, Result, SystemId};
@@ -13,7 +14,8 @@ use serde::de::DeserializeOwned;
 use crate::Embedded;
 use crate::fault::Tried;
 use crate::owners::load::open;
-use crate::tables::META;
+use crate::requests::Requests;
+use crate::tables::{META, Tables};
 use crate::tx::Tx;
 
 /// The most receipts that are read without leaving the caller's thread: some tenths of a millisecond.
@@ -174,6 +176,41 @@ impl Store for Embedded {
             }
         }
         Ok(is_swapped)
+    }
+
+    async fn kept_request(&self, system: &SystemId, request: &RequestId) -> Result<KeptRequest> {
+        let (tables, now_ms) = (Tables::of(system), self.inner.store_clock.now_ms());
+        let read = || -> Tried<KeptRequest> {
+            let txn = self.inner.disk.read()?;
+            let Some(rows) = open(&txn, &tables.requests)? else { return Ok(KeptRequest::Unknown) };
+            let requests = Requests { tables: &tables, now_ms };
+            match rows.get(request.key.as_str().as_bytes())? {
+                Some(row) => requests.kept(row.value(), request),
+                None => Ok(KeptRequest::Unknown),
+            }
+        };
+        read().map_err(|fault| fault.told(&self.inner.disk.name))
+    }
+
+    async fn keep_answer(
+        &self,
+        system: &SystemId,
+        request: &RequestId,
+        answer: &str,
+    ) -> Result<()> {
+        let (tables, now_ms) = (Tables::of(system), self.inner.store_clock.now_ms());
+        let (request, answer) = (request.clone(), Some(answer.to_owned()));
+        let job = move |tx: &mut Tx| {
+            Requests { tables: &tables, now_ms }.keep_answer(tx, &request, answer)
+        };
+        self.inner.writer.write(job, |()| {}).await
+    }
+
+    async fn forget_request(&self, system: &SystemId, request: &RequestId) -> Result<()> {
+        let (tables, now_ms) = (Tables::of(system), self.inner.store_clock.now_ms());
+        let request = request.clone();
+        let job = move |tx: &mut Tx| Requests { tables: &tables, now_ms }.forget(tx, &request);
+        self.inner.writer.write(job, |()| {}).await
     }
 
     fn notes(&self) -> &dyn NoteStore {

@@ -41,7 +41,7 @@ impl Core {
         }
     }
 
-    fn forget_delivered(&self, tx: &mut Tx<'_>) -> Tried<()> {
+    fn forget_delivered(&self, tx: &mut Tx) -> Tried<()> {
         let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
         let first = delivered.len().saturating_sub(DELIVERED_A_JOB);
         let some = delivered.split_off(first);

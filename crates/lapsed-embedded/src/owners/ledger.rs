@@ -193,12 +193,7 @@ impl OwnerTable {
     /// Removes ended owners that are older than their receipts, and the oldest ones beyond the number
     /// that is kept. Until then, an owner can still learn that it ended.
     /// Returns how many, and whether some are left because of the records of what they held.
-    fn forget_owners(
-        &self,
-        tx: &mut Tx,
-        limits: &TidyLimits,
-        now_ms: u64,
-    ) -> Tried<(u64, bool)> {
+    fn forget_owners(&self, tx: &mut Tx, limits: &TidyLimits, now_ms: u64) -> Tried<(u64, bool)> {
         let Retention { age_ms, owners, owners_age_ms, .. } = limits.retention;
         let (aged_ms, spare_ms) =
             (now_ms.saturating_sub(age_ms), now_ms.saturating_sub(owners_age_ms));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lapsed_core::owner::{Beat, BeatHandle, Claim, Ending, Incarnation, Lost, OwnerInfo};
-use lapsed_core::request::RequestId;
+use lapsed_core::request::{self, RequestId};
 use lapsed_core::{Error, Name, Result};
 
 use crate::fault::{Fault, Tried};
@@ -57,7 +57,8 @@ impl OwnerTable {
 
 /// Result of a start that may be a repetition.
 enum StartedOnce {
-    Now(Arc<Slot>),
+    /// A repetition gets this answer, too.
+    Now(Arc<Slot>, Beat),
     /// An earlier attempt of the request started this one.
     Before(Beat),
 }
@@ -87,8 +88,11 @@ impl OwnerService {
         work: impl FnOnce(&OwnerTable, &mut Tx) -> Tried<T> + Send + 'static,
         done: impl FnOnce(&T) + Send + 'static,
     ) -> Result<T> {
-        let owners = self.owners.clone();
-        self.inner.writer.write(move |tx| work(&owners, tx), done).await
+        let (owners, current) = (self.owners.clone(), request::current(&self.owners.id));
+        let work = move |tx: &mut Tx| {
+            owners.requests().noted(tx, current.as_deref(), |tx| work(&owners, tx))
+        };
+        self.inner.writer.write(work, done).await
     }
 
     /// The result of a job, or `Lost` if it would have acted for an ended incarnation.
@@ -193,15 +197,14 @@ impl OwnerService {
             let deadline_ms = now_ms + ttl_ms;
             let beat = Beat { incarnation, deadline_ms, now_ms, ttl_ms, started: true };
             requests.keep(tx, &request, &beat)?;
-            Ok(StartedOnce::Now(slot))
+            Ok(StartedOnce::Now(slot, beat))
         };
         let done = move |started: &StartedOnce| match started {
-            StartedOnce::Now(slot) => begin(&store_clock, slot),
+            StartedOnce::Now(slot, _) => begin(&store_clock, slot),
             StartedOnce::Before(_) => {}
         };
         match self.write(job, done).await? {
-            StartedOnce::Now(slot) => Ok(begun(&slot)),
-            StartedOnce::Before(beat) => Ok(beat),
+            StartedOnce::Now(_, beat) | StartedOnce::Before(beat) => Ok(beat),
         }
     }
 

@@ -26,6 +26,7 @@ mod leases_races;
 mod log;
 mod long_reads;
 mod many_ended_owners;
+mod noted_requests;
 mod notes;
 mod old_format;
 mod order;
