@@ -16,6 +16,7 @@ mod own_tables;
 mod pool;
 mod quote;
 mod receipts;
+mod requests;
 mod schema;
 mod services;
 mod tls;

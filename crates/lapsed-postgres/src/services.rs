@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use lapsed_core::leader::Term;
 use lapsed_core::notes::NoteStore;
 use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::request::{KeptRequest, RequestId};
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::BrakeRecord;
 use lapsed_core::{Error, Result, SystemId};
@@ -122,6 +123,23 @@ impl Store for Postgres {
         let (system, expected) = (system.to_string(), to_i64(next.version.saturating_sub(1)));
         let rows = self.pool().query("brake", &sql, &[&system, &text, &expected]).await?;
         Ok(!rows.is_empty())
+    }
+
+    async fn kept_request(&self, system: &SystemId, request: &RequestId) -> Result<KeptRequest> {
+        self.find_request(system, request).await
+    }
+
+    async fn keep_answer(
+        &self,
+        system: &SystemId,
+        request: &RequestId,
+        answer: &str,
+    ) -> Result<()> {
+        self.write_answer(system, request, answer).await
+    }
+
+    async fn forget_request(&self, system: &SystemId, request: &RequestId) -> Result<()> {
+        self.remove_request(system, request).await
     }
 
     fn notes(&self) -> &dyn NoteStore {

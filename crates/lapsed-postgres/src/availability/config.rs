@@ -71,7 +71,10 @@ impl PostgresTruth {
         // One at a time: the whole must make sense. The application's own writes are its own business.
         let lock = "SELECT pg_advisory_xact_lock(hashtext('lapsed settings'), hashtext($1::text))";
         let (call, _) = self.pool().begin("set settings", lock, &[&self.system]).await?;
-        let set = self.set_settings_in(&call, patch).await;
+        let set = match self.note_request(&call).await {
+            Ok(()) => self.set_settings_in(&call, patch).await,
+            Err(failure) => Err(failure),
+        };
         call.finish(set).await
     }
 

@@ -94,6 +94,7 @@ impl PostgresTruth {
         );
         let rows = to_i64(limits.rows as u64);
         self.pool().query("tidy", &sql, &[&self.system, &rows]).await?;
+        self.postgres.prune_requests(&self.id, rows).await?;
         self.prune_schedule.lock().expect("no holder of this lock panics").last = Some(tidy);
         let has_more = pruned >= limits.rows as u64;
         Ok(Tidied { receipts_pruned: pruned, has_more, ..Tidied::default() })

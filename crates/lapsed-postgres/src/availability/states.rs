@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lapsed_availability::{ProviderState, rules};
-use lapsed_core::{Name, Result};
+use lapsed_core::{Name, Result, request};
 use tokio_postgres::Row;
 
 use crate::availability::PostgresTruth;
@@ -11,6 +11,7 @@ use crate::availability::table_names::TableNames;
 use crate::call_error::{CallResult, unexpected_answer};
 use crate::number::{to_i64, to_u64};
 use crate::pool::Call;
+use crate::requests;
 
 /// Version and epoch of a provider, from lapsed's own table, whose row this transaction has locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,9 +129,18 @@ impl PostgresTruth {
         let (ids, floors) = self.deduplicated(names, ids);
         let params: crate::pool::Params<'_> = &[&self.system, &ids, &floors];
         let (call, rows) = self.pool().begin(call, &names.bump(scope), params).await?;
-        match locked_of(self.pool().place(), &rows) {
+        let noted = self.note_request(&call).await;
+        match noted.and_then(|()| Ok(locked_of(self.pool().place(), &rows)?)) {
             Ok(locked) => Ok((call, locked)),
-            Err(error) => Err(call.abort(error.into()).await),
+            Err(failure) => Err(call.abort(failure).await),
+        }
+    }
+
+    /// Notes in this transaction for which request it is, if the request has a key.
+    pub(super) async fn note_request(&self, call: &Call) -> CallResult<()> {
+        match request::current(&self.id) {
+            Some(current) => requests::note(call, self.postgres.own(), &current).await,
+            None => Ok(()),
         }
     }
 

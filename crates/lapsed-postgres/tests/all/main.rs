@@ -11,6 +11,7 @@ mod faults;
 mod fixture;
 mod flips;
 mod listening;
+mod noted_requests;
 mod notes;
 mod permissions;
 mod races;
