@@ -3,6 +3,7 @@
 
 mod bearer_check;
 mod gate;
+mod kept_requests;
 mod openapi;
 mod page;
 mod route_table;

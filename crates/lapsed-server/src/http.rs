@@ -18,6 +18,7 @@ pub mod paging;
 pub mod problem;
 pub mod receipts;
 pub mod reconcile;
+pub mod request_turns;
 pub mod route_rules;
 pub mod schemas;
 pub mod sweeps;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use lapsed_core::Kind;
 use lapsed_core::clock::SystemClock;
+use lapsed_core::request;
 use lapsed_core::schedule::StopSignal;
 use opentelemetry::context::FutureExt;
 use tokio::sync::mpsc;
@@ -42,6 +44,7 @@ use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
 use auth::Gate;
 use problem::Problem;
+use request_turns::RequestTurns;
 
 /// The application state, shared by all handlers.
 pub type Shared = Arc<App>;
@@ -58,6 +61,7 @@ pub struct App {
     pub(crate) feeds: Feeds,
     pub(crate) listener_slots: Arc<ListenerSlots>,
     pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) request_turns: RequestTurns,
     pub(crate) telemetry: Option<Arc<Telemetry>>,
     pub(crate) stop: StopSignal,
     pub(crate) busy: mpsc::Sender<()>,
@@ -86,6 +90,7 @@ impl App {
         let app = App {
             telemetry: outward.telemetry,
             webhooks: outward.webhooks,
+            request_turns: RequestTurns::default(),
             feeds: Feeds::new(node.journal().clone(), stop.clone()),
             listener_slots: ListenerSlots::new(server.listeners_max, metrics.events().clone()),
             node,
@@ -123,11 +128,11 @@ impl App {
         work: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, Problem> {
         let busy = self.busy.clone();
-        let work = async move {
+        let work = request::continued(async move {
             let answer = work.await;
             drop(busy);
             answer
-        };
+        });
         let task = match self.telemetry {
             Some(_) => tokio::spawn(work.with_current_context()),
             None => tokio::spawn(work),

@@ -57,6 +57,7 @@ mod redis;
 mod redis_functions;
 mod redis_tls;
 mod repeated_requests;
+mod repeated_with_keys;
 mod rescue_path;
 mod schema_fuzzing;
 mod service_manager;

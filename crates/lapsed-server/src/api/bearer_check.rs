@@ -31,7 +31,7 @@ use crate::systems::{self, ShownTicket, TicketRequest};
 const WHOAMI: &str = "/v1/whoami";
 
 /// The decoded parameters of `path`, which is of `route`; `None` if one of them is not UTF-8.
-fn params(route: &TableRoute, path: &str) -> Option<Vec<(String, String)>> {
+pub(super) fn params(route: &TableRoute, path: &str) -> Option<Vec<(String, String)>> {
     let pairs = route.path.split('/').zip(path.split('/'));
     let params = pairs.filter_map(|(name, value)| {
         let name = name.strip_prefix('{')?.strip_suffix('}')?;
@@ -61,7 +61,7 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-fn param<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
+pub(super) fn param<'a>(params: &'a [(String, String)], name: &str) -> Option<&'a str> {
     params.iter().find(|(param, _)| param == name).map(|(_, value)| value.as_str())
 }
 

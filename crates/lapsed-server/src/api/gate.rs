@@ -4,8 +4,9 @@
 //! 1. What the route demands (`route_table`): a scope, and whether it may take long.
 //! 2. Who sends it, and whether that client may (`http::auth`): a token, its rate limit, the page it came from.
 //! 3. What its bearer is limited to, if it is (`bearer_check`).
-//! 4. The route, within the request timeout.
-//! 5. The security headers of the answer, and the request log.
+//! 4. Whether it was carried out before, if it has an idempotency key (`kept_requests`).
+//! 5. The route, within the request timeout.
+//! 6. The security headers of the answer, and the request log.
 //!
 //! It is one service before the router instead of a layer on every route: a layer costs each request a
 //! copy of the route and two more allocations, which is as much as handling a heartbeat costs.
@@ -28,6 +29,7 @@ use tokio::sync::Notify;
 use tower_service::Service;
 
 use super::bearer_check::{self, OwnerCheck};
+use super::kept_requests;
 use super::route_table::{self, Need};
 use crate::connections::CutFlag;
 use crate::http::Shared;
@@ -111,9 +113,12 @@ impl RequestGate {
         let telemetry = &self.behind.app.telemetry;
         let asked = telemetry.is_some().then(|| TracedRequest::of(&request));
         let behind = self.behind.clone();
-        let routed = match owners {
-            None => Either::Left(behind.router.clone().call(request)),
-            Some(owners) => Either::Right(Box::pin(route_checked(behind.clone(), owners, request))),
+        let is_kept = guarded && !reads && kept_requests::is_kept(&request);
+        let routed = match (owners, is_kept) {
+            (None, false) => Either::Left(behind.router.clone().call(request)),
+            (owners, is_kept) => {
+                Either::Right(Box::pin(route_checked(behind.clone(), owners, is_kept, request)))
+            }
         };
         let work = async move {
             let answered = match need.slow {
@@ -147,11 +152,21 @@ impl hyper::service::Service<hyper::Request<Incoming>> for RequestGate {
     }
 }
 
-/// Routes a request after its owners were checked.
-async fn route_checked(behind: Arc<Behind>, owners: OwnerCheck, request: Request) -> Answer {
-    match owners.pass(&behind.app, request).await {
-        Ok(request) => behind.router.clone().call(request).await,
-        Err(problem) => Ok(problem.into_response()),
+/// Routes a request after its owners were checked, and once if it has a key.
+async fn route_checked(
+    behind: Arc<Behind>,
+    owners: Option<OwnerCheck>,
+    is_kept: bool,
+    request: Request,
+) -> Answer {
+    let (app, router) = (behind.app.clone(), behind.router.clone());
+    match (is_kept, owners) {
+        (true, owners) => Ok(kept_requests::answer(app, router, owners, request).await),
+        (false, None) => behind.router.clone().call(request).await,
+        (false, Some(owners)) => match owners.pass(&app, request).await {
+            Ok(request) => behind.router.clone().call(request).await,
+            Err(problem) => Ok(problem.into_response()),
+        },
     }
 }
 

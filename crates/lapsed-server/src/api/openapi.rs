@@ -7,13 +7,16 @@ use axum::Router;
 use axum::http::{Method, header};
 use axum::routing::get;
 use utoipa::OpenApi;
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::Type;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::tag::TagBuilder;
-use utoipa::openapi::{Components, ContentBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{
+    Components, ContentBuilder, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder,
+};
 
 use super::gate::is_guarded;
-use super::route_table;
+use super::route_table::{self, TableRoute};
 use crate::config::token::Scope;
 use crate::http::route_rules::{operations, take_rules};
 use crate::http::{Shared, schemas};
@@ -63,6 +66,9 @@ pub fn route(mut document: utoipa::openapi::OpenApi) -> Router<Shared> {
             let Some(operation) = operation else { continue };
             take_rules(operation);
             name(operation);
+            if route_table::route_of(&method, path).is_some_and(TableRoute::changes) {
+                describe_key(operation);
+            }
             if is_guarded(path) {
                 guard(operation, route_table::needed(&method, path).scope);
             }
@@ -89,6 +95,22 @@ fn name(operation: &mut Operation) {
             response.description = "Done".to_owned();
         }
     }
+}
+
+/// Adds the header of the idempotency key, which every operation has that changes something.
+fn describe_key(operation: &mut Operation) {
+    let text = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .min_length(Some(1))
+        .max_length(Some(255))
+        .pattern(Some(r#"^["-~][!-~]*$"#));
+    let header = ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("The same for all attempts of one request; at most 255 characters"))
+        .schema(Some(text));
+    operation.parameters.get_or_insert_default().push(RefOr::T(header.build()));
 }
 
 /// Adds the security requirement and the error responses that every operation behind a token has.

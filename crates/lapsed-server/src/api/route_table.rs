@@ -66,6 +66,17 @@ static DECLARING: LazyLock<Vec<&'static TableRoute>> = LazyLock::new(|| {
 });
 
 impl TableRoute {
+    /// Whether its requests change something. Those of passes and of reconciling may, whatever their scope.
+    pub fn changes(&self) -> bool {
+        let only_reads = self.kind.is_some() && self.rules.scope == Some(Scope::Read);
+        !looks(&self.method) && self.path.starts_with("/v1/") && !only_reads
+    }
+
+    /// Whether its operation keeps requests with a key itself.
+    pub fn keeps_requests(&self) -> bool {
+        self.rules.keeps
+    }
+
     fn is_of(&self, method: &Method, path: &str) -> bool {
         // Most requests differ in the method or the end of the path, which is quick to see.
         self.method == *method && path.ends_with(&self.end) && is_like(&self.path, path)
@@ -108,7 +119,7 @@ pub struct Need {
 pub fn needed(method: &Method, path: &str) -> Need {
     let as_declared = if method == Method::HEAD { &Method::GET } else { method };
     let declared = DECLARING.iter().find(|route| route.is_of(as_declared, path));
-    let RouteRules { scope, slow } = declared.map(|route| route.rules).unwrap_or_default();
+    let RouteRules { scope, slow, .. } = declared.map(|route| route.rules).unwrap_or_default();
     let of_kind = is_operation(path);
     let usual = match looks(method) {
         true => Scope::Read,

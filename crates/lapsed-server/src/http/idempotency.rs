@@ -3,9 +3,12 @@
 //! The key, a fingerprint of the request and a number for this attempt go to the store, which keeps the
 //! answer in the same atomic step as the change. A request without the header has a key of its own, so
 //! that the daemon can still undo what it could not deliver.
+//!
+//! Operations whose repetition must get more than the bytes of the first answer (a `take`) take the request by
+//! [`Repeatable`]. For all other routes `api::kept_requests` does the same around the route.
 
 use axum::extract::{FromRequest, Request};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method, Uri};
 use lapsed_core::clock::SystemClock;
 use lapsed_core::request::RequestId;
 use ring::digest::{Context, SHA256};
@@ -16,7 +19,7 @@ use super::extract::{check_type, parse, read};
 use super::problem::{HttpResult, Problem};
 
 /// The name of the header.
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// How many bytes of the digest are compared.
 const FINGERPRINT_BYTES: usize = 16;
@@ -33,17 +36,25 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Repeatable<T> {
 
     async fn from_request(request: Request, app: &Shared) -> HttpResult<Self> {
         check_type(request.headers())?;
-        let key = key_of(request.headers())?;
-        let place = format!("{} {}\n", request.method(), request.uri().path());
-        let bytes = read(request.into_body(), app).await?;
-        let request = match key {
-            Some(key) => {
-                RequestId::new(&key, &fingerprint(&[place.as_bytes(), &bytes]), &attempt())?
-            }
-            None => RequestId::unrepeatable(&attempt())?,
-        };
+        key_of(request.headers())?;
+        let (parts, body) = request.into_parts();
+        let bytes = read(body, app).await?;
+        let request = request_id(&parts.method, &parts.uri, &parts.headers, &bytes)?;
         Ok(Repeatable { body: parse(&bytes)?, request })
     }
+}
+
+/// The id of a request with this body: by its key, or of this request alone.
+pub fn request_id(
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> HttpResult<RequestId> {
+    let Some(key) = key_of(headers)? else { return Ok(RequestId::unrepeatable(&attempt())?) };
+    let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
+    let place = format!("{method} {target}\n");
+    Ok(RequestId::new(&key, &fingerprint(&[place.as_bytes(), body]), &attempt())?)
 }
 
 fn key_of(headers: &HeaderMap) -> HttpResult<Option<String>> {

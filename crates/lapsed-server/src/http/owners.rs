@@ -21,14 +21,14 @@ use super::extract::{Json, JsonAnswer, Path, Query};
 use super::idempotency::Repeatable;
 use super::paging::{bounded, is_full, page_limit};
 use super::problem::{HttpResult, Problem};
-use super::route_rules::owner_in_body;
+use super::route_rules::{keeps_requests, owner_in_body};
 use super::{App, Shared, kind_of, schemas};
 use crate::config::units::SPAN_MAX;
 
 /// The owners' routes under the path of `kind`.
 pub fn routes(kind: Kind) -> OpenApiRouter<Shared> {
     let all: [UtoipaMethodRouter<Shared>; 5] = [
-        owner_in_body("owner", routes!(start)),
+        keeps_requests(owner_in_body("owner", routes!(start))),
         owner_in_body("owner", routes!(beat)),
         owner_in_body("beats/*/owner", routes!(beat_many)),
         routes!(all),
@@ -68,10 +68,7 @@ impl FromRequestParts<Shared> for Of {
 /// Starts a new incarnation of an owner. A repetition with the same `Idempotency-Key` starts nothing and
 /// answers with the same incarnation.
 #[utoipa::path(post, path = "/start",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = StartBody,
     responses((status = 201, body = BeatAnswer)))]
 async fn start(

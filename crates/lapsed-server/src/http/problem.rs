@@ -79,6 +79,11 @@ impl Problem {
         Problem::new(status, "internal", "A fault of lapsed", detail)
     }
 
+    /// Whether the caller no longer holds what it acts on.
+    pub fn is_lost(&self) -> bool {
+        self.0.kind == "lost"
+    }
+
     pub fn body(&self) -> Value {
         serde_json::to_value(&self.0).unwrap_or_default()
     }

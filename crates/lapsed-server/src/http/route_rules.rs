@@ -15,6 +15,7 @@ use crate::config::token::Scope;
 const SCOPE: &str = "x-scope";
 const SLOW: &str = "x-slow";
 const OWNER: &str = "x-owner";
+const KEEPS: &str = "x-keeps";
 const OPERATION: &str = "x-operation";
 
 /// How a request that changes something is limited to the owners of its bearer. A route that declares
@@ -44,6 +45,8 @@ pub struct RouteRules {
     pub scope: Option<Scope>,
     /// Whether requests are exempt from the request timeout.
     pub slow: bool,
+    /// Whether its operation keeps requests with a key itself.
+    pub keeps: bool,
 }
 
 /// Declares that `routes` need `scope`, whatever their method.
@@ -94,6 +97,12 @@ pub fn slow(routes: UtoipaMethodRouter<Shared>) -> UtoipaMethodRouter<Shared> {
     declare(routes, SLOW, &json!(true))
 }
 
+/// Declares that the operation of `routes` is told the request and keeps it with its answer, in the atomic step
+/// of the change. The requests of all other routes are kept by the daemon.
+pub fn keeps_requests(routes: UtoipaMethodRouter<Shared>) -> UtoipaMethodRouter<Shared> {
+    declare(routes, KEEPS, &json!(true))
+}
+
 fn declare(
     (schemas, mut paths, router): UtoipaMethodRouter<Shared>,
     key: &str,
@@ -116,5 +125,5 @@ pub fn operations(item: &mut PathItem) -> [Option<&mut Operation>; 5] {
 pub fn take_rules(operation: &mut Operation) -> RouteRules {
     let mut declared = operation.extensions.take().unwrap_or_default();
     let scope = declared.remove(SCOPE).and_then(|scope| serde_json::from_value(scope).ok());
-    RouteRules { scope, slow: declared.contains_key(SLOW) }
+    RouteRules { scope, slow: declared.contains_key(SLOW), keeps: declared.contains_key(KEEPS) }
 }

@@ -9,6 +9,7 @@ use lapsed_core::clock::{Clock, call_within};
 use lapsed_core::leader::Campaign;
 use lapsed_core::receipt::{Observer, Reason, Receipt, ReceiptQuery};
 use lapsed_core::reconcile::ResumableReconcile;
+use lapsed_core::request::{KeptRequest, RequestId};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
 use lapsed_core::sweep::brake::{Brake, BrakeRecord, BrakeSetting, BrakeVerdict};
@@ -330,6 +331,21 @@ impl LiveSystem {
 
     pub async fn receipt(&self, seq: u64) -> Result<Option<Receipt>> {
         self.call("receipt", self.store.receipt(self.id(), seq)).await
+    }
+
+    /// What the store knows of a request with an idempotency key.
+    pub async fn kept_request(&self, request: &RequestId) -> Result<KeptRequest> {
+        self.call("kept_request", self.store.kept_request(self.id(), request)).await
+    }
+
+    /// Keeps the answer of a request that was carried out.
+    pub async fn keep_answer(&self, request: &RequestId, answer: &str) -> Result<()> {
+        self.call("keep_answer", self.store.keep_answer(self.id(), request, answer)).await
+    }
+
+    /// Forgets a request that has changed nothing.
+    pub async fn forget_request(&self, request: &RequestId) -> Result<()> {
+        self.call("forget_request", self.store.forget_request(self.id(), request)).await
     }
 
     /// The operator's setting of the brake, and what the brake does now.

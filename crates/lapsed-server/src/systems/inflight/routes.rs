@@ -22,7 +22,7 @@ use crate::http::idempotency::{Repeatable, made_up_id};
 use crate::http::owners::{self, ClaimBody, HeldQuery, claim};
 use crate::http::paging::page_limit;
 use crate::http::problem::{HttpResult, Problem};
-use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body, slow};
+use crate::http::route_rules::{OwnerRule, for_owner, keeps_requests, owner_in_body, slow};
 use crate::http::{Shared, schemas};
 
 pub use shapes::{DeadLetters, JobBody, PutBackBody};
@@ -31,8 +31,8 @@ pub use shapes::{DeadLetters, JobBody, PutBackBody};
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
         // A job on a queue has no owner yet.
-        .routes(for_owner(OwnerRule::NotAnOwners, routes!(enqueue)))
-        .routes(for_owner(OwnerRule::NotAnOwners, routes!(enqueue_many)))
+        .routes(keeps_requests(for_owner(OwnerRule::NotAnOwners, routes!(enqueue))))
+        .routes(keeps_requests(for_owner(OwnerRule::NotAnOwners, routes!(enqueue_many))))
         .routes(owner_in_body("owner", routes!(register)))
         .routes(owner_in_body("owner", routes!(register_many)))
         .routes(routes!(job))
@@ -60,10 +60,7 @@ fn missing(id: &str) -> Problem {
 /// without an id gets a new one. A repetition with the same `Idempotency-Key` has the same answer, also
 /// if the job was completed since.
 #[utoipa::path(post, path = "/v1/inflight/{name}/enqueue", tag = "inflight",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = EnqueueBody,
     responses((status = 200, body = EnqueueAnswer)))]
 async fn enqueue(
@@ -79,10 +76,7 @@ async fn enqueue(
 
 /// Puts many jobs on their queues; one result per job, in order.
 #[utoipa::path(post, path = "/v1/inflight/{name}/enqueue_many", tag = "inflight",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = EnqueueManyBody,
     responses((status = 200, body = EnqueueManyAnswer)))]
 async fn enqueue_many(

@@ -30,7 +30,7 @@ use crate::http::extract::{JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::owners::claim;
 use crate::http::problem::{HttpResult, Problem};
-use crate::http::route_rules::{owner_in_body, slow};
+use crate::http::route_rules::{keeps_requests, owner_in_body, slow};
 use crate::http::{Shared, schemas};
 
 /// The longest time that a `take` may wait for the first job.
@@ -48,7 +48,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(5);
 /// The route of `take`.
 pub fn routes() -> OpenApiRouter<Shared> {
     // It waits for jobs as long as the request says.
-    OpenApiRouter::new().routes(owner_in_body("owner", slow(routes!(take))))
+    OpenApiRouter::new().routes(keeps_requests(owner_in_body("owner", slow(routes!(take)))))
 }
 
 /// Pops up to `limit` jobs and registers them in the same step.
@@ -57,9 +57,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// jobs are given back. A client that repeats the request with the same `Idempotency-Key` gets the same
 /// jobs, as far as their owner still holds them.
 #[utoipa::path(post, path = "/v1/inflight/{name}/take", tag = "inflight",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#, description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = TakeBody,
     responses((status = 200, description = "The jobs that were taken, possibly none", body = TakeAnswer),
         (status = 409, description = "The incarnation has ended", body = schemas::Problem,

@@ -27,7 +27,7 @@ use super::{leases, many, one};
 use crate::http::extract::{JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::problem::{HttpResult, Problem};
-use crate::http::route_rules::{owner_in_body, slow};
+use crate::http::route_rules::{keeps_requests, owner_in_body, slow};
 use crate::http::{Shared, schemas};
 use crate::systems::leases::metrics::{Waiting, wait_for_lease};
 
@@ -38,8 +38,8 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 pub fn routes() -> OpenApiRouter<Shared> {
     // It waits as long as the request says.
     OpenApiRouter::new()
-        .routes(owner_in_body("owner", slow(routes!(acquire))))
-        .routes(owner_in_body("leases/*/owner", routes!(acquire_many)))
+        .routes(keeps_requests(owner_in_body("owner", slow(routes!(acquire)))))
+        .routes(keeps_requests(owner_in_body("leases/*/owner", routes!(acquire_many))))
 }
 
 /// Grants a lease on a key with the key's next token.
@@ -47,10 +47,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// `held` names the holder, its token and how long its lease still lasts. A repetition with the same
 /// `Idempotency-Key` (or the same `request`) gets the same lease, as long as it is held.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire", tag = "leases",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = AcquireBody,
     responses((status = 200, body = schemas::Grant),
         (status = 409, description = "Another owner holds the lease", body = schemas::Problem,
@@ -113,10 +110,7 @@ fn held(grant: &Grant) -> Problem {
 
 /// Acquires many leases independently and without waiting; each has its own result, in order.
 #[utoipa::path(post, path = "/v1/leases/{name}/acquire_many", tag = "leases",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = AcquireManyBody,
     responses((status = 200, body = Many)))]
 async fn acquire_many(

@@ -15,7 +15,7 @@ use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::paging::{bounded, names};
 use crate::http::problem::{HttpResult, Problem};
-use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body};
+use crate::http::route_rules::{OwnerRule, for_owner, keeps_requests, owner_in_body};
 use crate::http::{Shared, schemas};
 
 /// How many calls of a batch run concurrently; the store commits them together.
@@ -24,10 +24,10 @@ pub const AT_ONCE: usize = 256;
 /// The routes that change references.
 pub fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::new()
-        .routes(owner_in_body("owner", routes!(connect)))
-        .routes(owner_in_body("owner", routes!(connect_many)))
-        .routes(owner_in_body("owner", routes!(disconnect)))
-        .routes(owner_in_body("owner", routes!(disconnect_many)))
+        .routes(keeps_requests(owner_in_body("owner", routes!(connect))))
+        .routes(keeps_requests(owner_in_body("owner", routes!(connect_many))))
+        .routes(keeps_requests(owner_in_body("owner", routes!(disconnect))))
+        .routes(keeps_requests(owner_in_body("owner", routes!(disconnect_many))))
         .routes(for_owner(OwnerRule::Refused, routes!(resume)))
 }
 
@@ -35,10 +35,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// The disconnection of the session is cleared in the same step. An owner that was never seen
 /// before is started by the call.
 #[utoipa::path(post, path = "/v1/sessions/{name}/connect", tag = "sessions",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = ReferenceBody,
     responses((status = 200, body = StandingAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -56,10 +53,7 @@ async fn connect(
 /// Removes a reference from a session; when it was the last one, the grace period begins in the
 /// same step.
 #[utoipa::path(post, path = "/v1/sessions/{name}/disconnect", tag = "sessions",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = ReferenceBody,
     responses((status = 200, body = StandingAnswer),
         (status = 404, description = "There is no such session", body = schemas::Problem,
@@ -78,10 +72,7 @@ async fn disconnect(
 /// If the owner's incarnation has ended or the store does not answer, the remaining sessions are
 /// not tried and get the same result.
 #[utoipa::path(post, path = "/v1/sessions/{name}/connect_many", tag = "sessions",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = ReferencesBody,
     responses((status = 200, body = StandingsAnswer)))]
 async fn connect_many(
@@ -94,10 +85,7 @@ async fn connect_many(
 
 /// Disconnects one owner from many sessions, with results and failures as in `connect_many`.
 #[utoipa::path(post, path = "/v1/sessions/{name}/disconnect_many", tag = "sessions",
-    params(("name" = String, Path),
-        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255,
-            pattern = r#"^["-~][!-~]*$"#,
-            description = "The same for all attempts of one request; at most 255 characters")),
+    params(("name" = String, Path)),
     request_body = ReferencesBody,
     responses((status = 200, body = StandingsAnswer)))]
 async fn disconnect_many(
