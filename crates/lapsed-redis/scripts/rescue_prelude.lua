@@ -20,11 +20,16 @@ local function once(name, ask)
   return asked[name]
 end
 
--- Since when an owner is known to show no sign of life, as lapsed noted it; false if it has not.
+-- Since when an owner is known to show no sign of life, as lapsed noted it (false if it has not), and the last that the owner
+-- had done by then, if its system's keys tell.
 local function silent_since(owner, at)
-  return once('silence of ' .. owner, function()
+  local noted = once('silence of ' .. owner, function()
     return redis.call('HGET', at.silence, owner)
   end)
+  if not noted then
+    return false, ''
+  end
+  return string.match(noted, '^%d+') or '1e15', string.match(noted, ' (.*)$') or ''
 end
 
 -- Whether a list has this element. The `at.count` that were added first are read once, because nearly all suspects are among them;

@@ -51,6 +51,11 @@ pub(crate) struct SeenWorker {
     pub came_ms: u64,
     /// Whatever its sign of life says, it did something that keeps it alive until then; 0: nothing is known.
     pub active_until_ms: u64,
+    /// What changes with everything that it does, besides the sign of life; empty: nothing is known. Its silence begins anew with
+    /// each change, so that nobody's clock is compared.
+    pub act: String,
+    /// How long it may be silent, if that is another time than the system's limit.
+    pub limit_ms: Option<u64>,
 }
 
 /// A job whose worker shows no sign of life.

@@ -45,6 +45,29 @@ pub(super) struct Survey {
     pub observation: Option<AdoptObservation>,
 }
 
+/// Since when a worker is silent, and the last that it did before, as lapsed notes it on the server: `MS` or `MS ACT`.
+struct Silence<'a> {
+    since_ms: u64,
+    act: &'a str,
+}
+
+impl<'a> Silence<'a> {
+    /// A time that cannot be read is never over.
+    fn parse(noted: &'a str) -> Silence<'a> {
+        let (since, act) = noted.split_once(' ').unwrap_or((noted, ""));
+        Silence { since_ms: since.parse().unwrap_or(u64::MAX / 2), act }
+    }
+}
+
+impl std::fmt::Display for Silence<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.act {
+            "" => write!(f, "{}", self.since_ms),
+            act => write!(f, "{} {act}", self.since_ms),
+        }
+    }
+}
+
 fn group(suspect: &Suspect) -> (u64, &str) {
     (suspect.deadline_ms, suspect.owner.as_str())
 }
@@ -223,15 +246,19 @@ impl RescuedInflight {
         let (connection, key) = (&self.context().connection, self.own("silence"));
         let mut cmd = redis::cmd("HGETALL");
         cmd.arg(&key);
-        let known: BTreeMap<String, u64> = connection.query("HGETALL", &cmd).await?;
-        let limit_ms = self.limit_ms();
+        let known: BTreeMap<String, String> = connection.query("HGETALL", &cmd).await?;
         let (mut pipeline, mut count) = (redis::pipe(), 0);
         for (name, worker) in seen.workers.iter_mut().filter(|(_, worker)| worker.is_silent) {
-            let since_ms = match known.get(name.as_str()) {
-                Some(since_ms) => *since_ms,
-                None if act == PassMode::DryRun => now_ms.saturating_sub(limit_ms),
-                None => {
-                    pipeline.cmd("HSETNX").arg(&key).arg(name.as_str()).arg(now_ms);
+            let limit_ms = worker.limit_ms.unwrap_or(self.limit_ms());
+            let noted = known.get(name.as_str()).map(|noted| Silence::parse(noted));
+            let since_ms = match noted {
+                Some(Silence { since_ms, act }) if act == worker.act => since_ms,
+                _ if act == PassMode::DryRun => now_ms.saturating_sub(limit_ms),
+                known => {
+                    // What another pass noted meanwhile stays, unless the worker did something since then.
+                    let verb = if known.is_some() { "HSET" } else { "HSETNX" };
+                    let noted = Silence { since_ms: now_ms, act: &worker.act };
+                    pipeline.cmd(verb).arg(&key).arg(name.as_str()).arg(noted.to_string());
                     count += 1;
                     now_ms
                 }

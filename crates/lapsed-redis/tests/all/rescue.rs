@@ -29,6 +29,7 @@ mod killed_lapsed;
 pub mod many_orphans;
 mod own_recovery;
 mod resque;
+mod rq_workers;
 mod sidekiq;
 mod streams;
 mod streams_observe;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use lapsed_core::reconcile::Healed;
 use lapsed_core::{Name, Result};
 
-use super::{Rq, text};
+use super::{Rq, split_member, text};
 use crate::rescue::drift::{SEARCH_MAX, TOO_LONG, drift_script};
 use crate::rescue::profile::{DriftPage, DriftRequest, Finding, Seen};
 use crate::rescue::reader::Reader;
@@ -56,7 +56,7 @@ fn intermediate_of(key: &str) -> Option<&str> {
 }
 
 fn id_of(member: &str) -> &str {
-    member.rsplit_once(':').map_or(member, |(id, _)| id)
+    split_member(member).map_or(member, |(_, id, _)| id)
 }
 
 /// Which of these keys do not exist.
@@ -149,6 +149,9 @@ async fn find_in_wip(reader: &Reader<'_>, queue: &str, page: &mut DriftPage) -> 
     let members = reader.scores(wip.as_bytes(), "-inf", &now_s).await?;
     let members: Vec<&str> = members.iter().filter_map(|(member, _)| text(member)).collect();
     page.examined += members.len() as u64;
+    // What is no execution is of RQ 1, or of nobody.
+    let members: Vec<&str> =
+        members.into_iter().filter(|one| split_member(one).is_some()).collect();
     let jobs: Vec<String> = members.iter().map(|one| format!("rq:job:{}", id_of(one))).collect();
     let gone = missing(reader, &jobs).await?;
     for ((member, job), _) in members.into_iter().zip(jobs).zip(gone).filter(|(_, gone)| *gone) {

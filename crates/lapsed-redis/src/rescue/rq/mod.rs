@@ -2,12 +2,15 @@
 //!
 //! A worker and its work horse are dead when nobody is subscribed to `rq:pubsub:WORKER` any more. A killed process loses its
 //! connection at once, a stopped one keeps it, and a living one that lost it is subscribed again within a second. Where
-//! the server does not answer `PUBSUB`, the deadline in `rq:wip:QUEUE` decides, which the worker renews.
+//! the server does not answer `PUBSUB`, the deadline in `rq:wip:QUEUE` decides, which the worker renews. A living worker may have no
+//! subscription at all (see `workers.rs`).
 
 mod drift;
 mod whereabouts;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -50,12 +53,14 @@ const NOBODY: &str = "intermediate";
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     let rule = if layout.as_system { "as-rq" } else { "" };
-    Box::new(Rq { rule })
+    Box::new(Rq { rule, subscribed: Mutex::default() })
 }
 
 struct Rq {
     /// `as-rq`: what happens to a job is what RQ's own cleanup would do with it.
     rule: &'static str,
+    /// The births of the workers that this process has seen with a subscription.
+    subscribed: Mutex<BTreeMap<Name, String>>,
 }
 
 /// A job that is in `rq:wip:QUEUE`.
@@ -144,7 +149,7 @@ impl Profile for Rq {
             running.extend(self.running(reader, queue, &mut seen).await?);
         }
         self.read_workers(reader, &mut running).await?;
-        let has_pubsub = self.ask_connections(reader, &running, &mut seen, request.limit).await?;
+        let has_pubsub = self.ask_connections(reader, &running, &mut seen, request).await?;
         for one in running {
             self.add(one, has_pubsub, &mut seen);
         }
@@ -220,11 +225,12 @@ impl Rq {
         let members = reader.scores(key.as_bytes(), "-inf", "+inf").await?;
         seen.in_flight += members.len() as u64;
         seen.examined += members.len() as u64;
-        let mut running = Vec::new();
+        let (mut running, mut odd) = (Vec::new(), 0);
         for (member, score) in members {
-            let Some(member) = text(&member) else { continue };
-            // Ids are free text, executions are not.
-            let Some((id, execution)) = member.rsplit_once(':') else { continue };
+            let Some((member, id, execution)) = text(&member).and_then(split_member) else {
+                odd += 1;
+                continue;
+            };
             running.push(Execution {
                 queue: queue.clone(),
                 member: member.to_owned(),
@@ -235,13 +241,26 @@ impl Rq {
                 started_ms: 0,
             });
         }
+        if odd > 0 && running.is_empty() && seen.version.is_empty() {
+            return Err(Error::Unsupported {
+                operation: format!(
+                    "rescuing jobs of RQ 1 (`{key}` has jobs without executions): RQ 2 is known"
+                ),
+                store: reader.connection.place.to_string(),
+            });
+        }
+        if odd > 0 {
+            seen.notes.push(format!("{odd} of `{key}` are not `ID:EXECUTION` and are left alone"));
+        }
         Ok(running)
     }
 
     /// The execution names its worker from RQ 2.11 on, and expires; the job names the last one that started it.
     async fn read_workers(&self, reader: &Reader<'_>, running: &mut [Execution]) -> Result<()> {
         let fields = |key: String, time: &str| {
-            [key.as_str(), "worker_name", time].map(|word| word.as_bytes().to_vec()).to_vec()
+            [key.as_str(), "worker_name", time, "status"]
+                .map(|word| word.as_bytes().to_vec())
+                .to_vec()
         };
         let executions: Vec<_> = running
             .iter()
@@ -256,8 +275,10 @@ impl Rq {
             let first = |fields: &Fields, at: usize| {
                 fields.as_ref().and_then(|fields| fields.get(at).cloned().flatten())
             };
-            let name =
-                first(&execution, 0).or_else(|| first(&job, 0)).filter(|name| !name.is_empty());
+            // Until the work horse has begun, the job names the worker of the run before.
+            let has_begun = first(&job, 2).is_none_or(|status| status == "started");
+            let name = first(&execution, 0).or_else(|| first(&job, 0).filter(|_| has_begun));
+            let name = name.filter(|name| !name.is_empty());
             one.worker = name.and_then(|name| Name::new(&name).ok());
             // The job's own time of start is that of the run before, until the work horse has begun.
             let created = first(&execution, 1).and_then(|seconds| seconds.parse::<f64>().ok());
@@ -267,63 +288,6 @@ impl Rq {
             };
         }
         Ok(())
-    }
-
-    /// Asks who is subscribed. False: this user or this server does not answer, and deadlines decide.
-    async fn ask_connections(
-        &self,
-        reader: &Reader<'_>,
-        running: &[Execution],
-        seen: &mut Seen,
-        limit: Duration,
-    ) -> Result<bool> {
-        let mut names: BTreeSet<Name> =
-            running.iter().filter_map(|one| one.worker.clone()).collect();
-        names.extend(seen.workers.keys().cloned());
-        let asked: Vec<Vec<Vec<u8>>> = names
-            .iter()
-            .map(|name| vec![b"NUMSUB".to_vec(), format!("rq:pubsub:{name}").into_bytes()])
-            .collect();
-        let answers: Vec<Option<(Vec<u8>, u64)>> = reader.each("PUBSUB", &asked).await?;
-        let has_pubsub = answers.iter().all(Option::is_some);
-        let now_ms = reader.now_ms().await?;
-        let mut births: BTreeMap<Name, (String, String)> = BTreeMap::new();
-        let asked: Vec<Vec<Vec<u8>>> = names
-            .iter()
-            .map(|name| {
-                [format!("rq:worker:{name}").as_str(), "birth", "current_job"]
-                    .map(|w| w.as_bytes().to_vec())
-                    .to_vec()
-            })
-            .collect();
-        let known: Vec<Option<(Option<String>, Option<String>)>> =
-            reader.each("HMGET", &asked).await?;
-        for (name, fields) in names.iter().zip(known) {
-            let (birth, job) = fields.unwrap_or_default();
-            births.insert(name.clone(), (birth.unwrap_or_default(), job.unwrap_or_default()));
-        }
-        for (name, answer) in names.iter().zip(answers) {
-            let subscribers = answer.map_or(1, |(_, subscribers)| subscribers);
-            // A worker that was started later under the same name does not speak for the one before it.
-            let (birth, job) = &births[name];
-            let is_another = running.iter().any(|one| {
-                one.worker.as_ref() == Some(name)
-                    && one.started_ms > 0
-                    && born_ms(birth) > one.started_ms
-                    && *job != one.id
-            });
-            let is_silent = has_pubsub && (subscribers == 0 || is_another);
-            let due_ms = now_ms + limit.as_millis() as u64;
-            seen.workers.insert(
-                name.clone(),
-                SeenWorker { due_ms, is_silent, came_ms: born_ms(birth), ..SeenWorker::default() },
-            );
-        }
-        if !has_pubsub {
-            seen.silence_is_noticed = false;
-            seen.notes.push("this user may not call PUBSUB, so that a dead worker is known only when the deadline of its job has passed (up to 90 s, or the job's timeout with SimpleWorker)".to_owned());
-        }
-        Ok(has_pubsub)
     }
 
     fn add(&self, one: Execution, has_pubsub: bool, seen: &mut Seen) {
@@ -337,14 +301,14 @@ impl Rq {
             held.is_silent = true;
             held.due_ms = held.due_ms.max(one.deadline_ms);
         }
-        let is_silent = held.is_silent;
+        let (is_silent, limit_ms) = (held.is_silent, held.limit_ms);
         let key = Name::new(&format!("{}/{}", one.queue, one.id));
         if let (true, Ok(key)) = (is_silent, key) {
             let keys = keys_of(&one.queue, &one.id, &one.execution, worker.as_str());
             let name = one.worker.map_or(String::new(), |worker| worker.to_string());
-            let pubsub = if by_connection { "pubsub" } else { "" };
-            let (pubsub, rule) = (pubsub.to_owned(), self.rule.to_owned());
-            let words = vec![one.member, one.id, one.execution, name, pubsub, rule];
+            let limit =
+                limit_ms.filter(|_| by_connection).map_or(String::new(), |ms| ms.to_string());
+            let words = vec![one.member, one.id, one.execution, name, limit, self.rule.to_owned()];
             seen.jobs.push(HeldJob { key, worker, queue: one.queue, keys, words });
         }
     }
@@ -383,6 +347,14 @@ impl Rq {
         }
         Ok(())
     }
+}
+
+/// `ID:EXECUTION`, its id and its execution. Ids are free text; executions have 32 hexadecimal digits, which tells them from the ids of
+/// RQ 1, which may have colons, too.
+fn split_member(member: &str) -> Option<(&str, &str, &str)> {
+    let (id, execution) = member.rsplit_once(':')?;
+    let is_execution = execution.len() == 32 && execution.bytes().all(|b| b.is_ascii_hexdigit());
+    is_execution.then_some((member, id, execution))
 }
 
 /// When a sign of life in `rq:wip` ends. One with half a second was written by lapsed, which hides a job whose deadline has

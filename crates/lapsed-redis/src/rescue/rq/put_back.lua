@@ -6,7 +6,8 @@
 --                     7 rq:queues (set)  8 rq:failed:QUEUE (sorted set)  9 rq:worker:WORKER (hash)  10 rq:results:ID (stream)
 --                     11 rq:scheduled:QUEUE (sorted set)  12 rq:clean_registries:QUEUE (string)
 -- Words of a suspect  1 member of wip, or empty (only in intermediate)  2 id of the job  3 execution  4 worker, or empty
---                     5 `pubsub` if a lost connection counts, or empty  6 `as-rq` if RQ's own rule decides, or empty
+--                     5 for how many ms nobody may be subscribed, or empty if that does not count  6 `as-rq` if RQ's own
+--                     rule decides, or empty
 -- O(log jobs + length of the intermediate list, which has one element for each worker) for each suspect; the queue is
 -- searched only for a job that was never started
 --
@@ -14,7 +15,7 @@
 -- that reconnects (it is subscribed again), and an application that enqueues the job again. This script reads all of it
 -- again. RQ's own cleanup acts on what it has read before: see HIDDEN_S.
 local TYPES = { 'zset', 'hash', 'hash', 'zset', 'list', 'list', 'set', 'zset', 'hash', 'stream', 'zset', 'string' }
-local WRITES = { { 'ZREM', 1, 'x' }, { 'ZADD', 1, '0', 'x' }, { 'HSET', 2, 'x', 'x' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' },
+local WRITES = { { 'ZREM', 1, 'x' }, { 'ZADD', 1, '0', 'x' }, { 'HSET', 2, 'x', 'x' }, { 'EXPIRE', 2, '1' }, { 'DEL', 3 }, { 'ZREM', 4, 'x' },
   { 'RPUSH', 5, 'x' }, { 'LPUSH', 5, 'x' }, { 'LREM', 6, '1', 'x' }, { 'SADD', 7, 'x' }, { 'ZADD', 8, '0', 'x' }, { 'XADD', 10, '*', 'x', 'x' },
   { 'ZADD', 11, '0', 'x' } }
 local DELAYED = { types = { 'zset' }, writes = { { 'ZADD', 1, '0', 'x' } } }
@@ -29,6 +30,8 @@ local HIDDEN_S = 60.5
 local SETTLED_S = 10
 local LOCK_S = 899
 local AHEAD_S = 2
+-- A worker that beats every 30 s while it works gives its job 90 s at most, in whole seconds.
+local BEATS_MS = 92000
 -- The text of the failure, as RQ writes it: zlib, then base64.
 local FAILURE = 'eNotjEsOwjAMBa/yDlBxgB6ABUvEBVzsNO4nRrGh6u0JEbuR5s17ZMFhdZUKS4isjsUmsAoPoMLY6OXCyOTY7dMoWvGbhHW8km7CN5vuMqtHPcdmDDuV83/s/Q2HRobGAKs9fFpJOr8rhVoB+epITWlcvlwdNSk='
 
@@ -60,20 +63,44 @@ local function may_be_cleaned(s, at, score)
   return hidden and (now < hidden + SETTLED_S or redis.call('TTL', s.keys[12]) > LOCK_S - 60)
 end
 
+-- nil if nobody has been subscribed for the limit and the worker did nothing meanwhile, and s.deadline; `A` if it may
+-- live; `?` if its connection does not tell.
+local function judge_connection(s, at, score)
+  local name, limit = s.words[4], tonumber(s.words[5])
+  local answer = once('subscribers of ' .. name, function()
+    return redis.pcall('PUBSUB', 'NUMSUB', 'rq:pubsub:' .. name)
+  end)
+  if type(answer) ~= 'table' or answer['err'] then
+    return '?'
+  end
+  -- The worker of the same name that was started later is subscribed, too. A second subscription is the work horse of the
+  -- one before.
+  local is_later = is_another(s)
+  if tonumber(answer[2]) > (is_later and 1 or 0) then
+    return 'A'
+  end
+  local worker = redis.call('HMGET', s.keys[9], 'last_heartbeat', 'birth')
+  local did = (is_later and worker[2] or worker[1]) or ''
+  -- One that may never have been subscribed must be known to beat while it works: SimpleWorker does not. A record that has
+  -- expired was not renewed for 60 s, or for the whole time that a job of SimpleWorker may last.
+  if limit > at.limit and not is_later and did ~= ''
+    and (not score or hidden_at(score) or iso(tonumber(score) * 1000 - BEATS_MS) > did) then
+    return '?'
+  end
+  local since, done = silent_since(name, at)
+  if since and done ~= did then
+    return 'A'
+  end
+  s.deadline = tonumber(since or (at.act and at.now or at.now - limit)) + limit
+  return at.now < s.deadline and 'A' or nil
+end
+
 -- nil if its worker is dead, and s.deadline; else `A`.
 local function judge_worker(s, at, score)
-  local name = s.words[4]
-  if name ~= '' and s.words[5] == 'pubsub' then
-    local answer = once('subscribers of ' .. name, function()
-      return redis.pcall('PUBSUB', 'NUMSUB', 'rq:pubsub:' .. name)
-    end)
-    if type(answer) == 'table' and not answer['err'] then
-      if tonumber(answer[2]) > 0 and not is_another(s) then
-        return 'A'
-      end
-      local since = tonumber(silent_since(name, at) or (at.act and at.now or at.now - at.limit))
-      s.deadline = since + at.limit
-      return at.now < s.deadline and 'A' or nil
+  if s.words[4] ~= '' and s.words[5] ~= '' then
+    local code = judge_connection(s, at, score)
+    if code ~= '?' then
+      return code
     end
   end
   if not score then
@@ -189,6 +216,11 @@ local function put_back(s, at, front)
     return iso(at.now)
   end)
   redis.call('HSET', s.keys[2], 'status', 'queued', 'enqueued_at', now, 'started_at', '', 'ended_at', '')
+  -- The start of the job made its hash stay.
+  local ttl = tonumber(redis.call('HGET', s.keys[2], 'ttl') or '')
+  if ttl and ttl > 0 then
+    redis.call('EXPIRE', s.keys[2], whole(math.ceil(ttl)))
+  end
   gather(front and 'LPUSH' or 'RPUSH', new_queue(s), s.words[2])
 end
 

@@ -226,7 +226,8 @@ impl Streams {
             }
             let due_ms = (now_ms + limit_ms).saturating_sub(consumer.idle_ms);
             let (held, active_until_ms) = (consumer.pending, due_ms);
-            let one = SeenWorker { due_ms, held, is_silent, active_until_ms, came_ms: 0 };
+            let one =
+                SeenWorker { due_ms, held, is_silent, active_until_ms, ..SeenWorker::default() };
             seen.workers.insert(worker.clone(), one);
             if is_silent && due_ms <= now_ms {
                 self.add_pending(reader, stream, group, consumer, &worker, limit_ms, seen).await?;

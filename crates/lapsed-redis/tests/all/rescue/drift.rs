@@ -101,8 +101,9 @@ async fn rq_entries_that_point_to_nothing_are_removed() {
     let server = RedisServer::start(Engine::Valkey).unwrap();
     let (work, app) = (Workplace::new("rq", &server), App::on(&server));
     work.add(&["waiting"]);
-    app.text(&["ZADD", "rq:wip:mails", "1700000000", "gone:e1", "99999999999", "deleted:e2"]);
-    app.text(&["HSET", "rq:execution:gone:e1", "id", "e1"]);
+    let (gone, deleted) = (format!("gone:{:032x}", 1), format!("deleted:{:032x}", 2));
+    app.text(&["ZADD", "rq:wip:mails", "1700000000", &gone, "99999999999", &deleted]);
+    app.text(&["HSET", &format!("rq:execution:{gone}"), "id", "1"]);
     app.text(&["RPUSH", "rq:queue:mails:intermediate", "taken"]);
     app.text(&["SADD", "rq:workers", "rq:worker:ghost"]);
     app.text(&["SADD", "rq:workers:mails", "rq:worker:ghost"]);
@@ -113,8 +114,8 @@ async fn rq_entries_that_point_to_nothing_are_removed() {
     said(&found, "rq:workers", Healed::Removed, "worker `ghost`");
     said(&found, "rq:workers:mails", Healed::Removed, "worker `ghost`");
     // The deadline of the other one has not passed: a worker may still run a job that was deleted.
-    assert_eq!(app.text(&["ZRANGE", "rq:wip:mails", "0", "-1"]), "deleted:e2");
-    assert_eq!(app.number(&["EXISTS", "rq:execution:gone:e1", "rq:workers"]), 0);
+    assert_eq!(app.text(&["ZRANGE", "rq:wip:mails", "0", "-1"]), deleted);
+    assert_eq!(app.number(&["EXISTS", &format!("rq:execution:{gone}"), "rq:workers"]), 0);
 }
 
 /// A job that its worker still has, although its entry among the running ones is gone.

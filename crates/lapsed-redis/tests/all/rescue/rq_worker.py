@@ -3,7 +3,7 @@
 `add` enqueues jobs and prints `added`; `feed` enqueues each `ID SECONDS` that it reads from stdin and prints `added ID-ATTEMPT`. `work` runs
 RQ's own forking worker: a job prints `started ID HORSE`, waits until the environment's SLOW seconds are over, and prints `ran
 ID`. With SCHEDULER in the environment, it also runs RQ's scheduler. With ALSO in the environment, the worker serves that queue, too. HORSE_DELAY: seconds that a work horse needs before it
-begins, as if it imported much. `orphans` leaves jobs as a killed worker `gone` leaves them, whose deadline has passed, and
+begins, as if it imported much. BEAT: seconds between two heartbeats of a working worker. With SIMPLE, a job runs in the worker itself. `orphans` leaves jobs as a killed worker `gone` leaves them, whose deadline has passed, and
 prints `added`. `clean` prints `ready`, and after each line on stdin runs RQ's own cleanup once and prints `cleaned`.
 """
 import itertools
@@ -106,6 +106,8 @@ if __name__ == "__main__":
     else:
         logging.getLogger("rq.worker").setLevel(logging.ERROR)
         also = [rq.Queue(name, connection=connection) for name in os.environ.get("ALSO", "").split()]
-        SlowHorses([queue, *also], connection=connection, name=sys.argv[2]).work(
+        kind = rq.SimpleWorker if "SIMPLE" in os.environ else SlowHorses
+        beat = int(os.environ.get("BEAT", 30))
+        kind([queue, *also], connection=connection, name=sys.argv[2], job_monitoring_interval=beat).work(
             logging_level="ERROR", with_scheduler="SCHEDULER" in os.environ
         )
