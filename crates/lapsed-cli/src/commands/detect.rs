@@ -86,7 +86,10 @@ fn describe(detected: &Detected, url: &str) -> String {
             _ => print::span(found.oldest_ms),
         };
         table.row(vec![
-            found.preset.clone(),
+            match &found.prefix {
+                Some(prefix) => format!("{} ({prefix})", found.preset),
+                None => found.preset.clone(),
+            },
             if found.version.is_empty() { "?".to_owned() } else { found.version.clone() },
             found.queues.len().to_string(),
             print::count(found.in_flight),

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::detect;
 use crate::cli::init::Init;
+use lapsed_redis::FoundSystem;
 use lapsed_server::failure::Failure;
 use lapsed_server::preset::{Chosen, PRESETS, kind_of, renamed};
 use lapsed_server::print::{self, Table};
@@ -63,21 +64,24 @@ fn write_found(url: &str, args: &Init) -> Result<(), Failure> {
          [store.main]\nurl = {}\n",
         toml_string(url)
     );
-    for found in &usable {
+    let names = names_of(&usable);
+    for (found, name) in usable.iter().zip(&names) {
         text.push_str(&format!(
-            "\n[[system]]\nkind   = \"inflight\"\nname   = \"{0}\"\nstore  = \"main\"\nmode   = \"adopt\"\npreset = \"{0}\"\n\
-             {1}on_death = \"front\"                # or back, dead_letter, drop\n\
+            "\n[[system]]\nkind   = \"inflight\"\nname   = \"{name}\"\nstore  = \"main\"\nmode   = \"adopt\"\npreset = \"{0}\"\n\
+             {1}{2}on_death = \"front\"                # or back, dead_letter, drop\n\
              crashes_max = 3                   # after this many workers died with it, a job is not put back again\n",
             found.preset,
+            prefix_of(found),
             only_queues(&found.preset, &found.queues)
         ));
     }
     write(&args.output, &text, args.force)?;
-    let names: Vec<&str> = usable.iter().map(|found| found.preset.as_str()).collect();
+    let presets: Vec<&str> = usable.iter().map(|found| found.preset.as_str()).collect();
     if args.shape.json {
-        return print::json(&json!({ "file": args.output, "presets": names }));
+        let file = &args.output;
+        return print::json(&json!({ "file": file, "presets": presets, "systems": names }));
     }
-    let (file, first) = (args.output.display(), names[0]);
+    let (file, first) = (args.output.display(), &names[0]);
     let mut steps = Table::bare();
     for (what, why) in [
         (format!("check -c {file}"), "is it right, and what does it mean"),
@@ -89,13 +93,37 @@ fn write_found(url: &str, args: &Init) -> Result<(), Failure> {
     print::lines(&format!("wrote {file}: {}\n\nNext:\n{}", names.join(", "), steps.text()))
 }
 
+/// A name for each system: its preset, and its prefix if the preset comes a second time.
+fn names_of(found: &[&FoundSystem]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for one in found {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let prefix: String = one.prefix.iter().flat_map(|text| text.chars()).map(plain).collect();
+        let long: String = format!("{}-{prefix}", one.preset).chars().take(60).collect();
+        let numbered = (2..).map(|number| format!("{long}-{number}"));
+        let mut wanted = [one.preset.clone(), long.clone()].into_iter().chain(numbered);
+        names.extend(wanted.find(|name| !names.contains(name)));
+    }
+    names
+}
+
+/// The line that says what stands before the keys of a system.
+fn prefix_of(found: &FoundSystem) -> String {
+    let line = |prefix: &String| format!("prefix = {}\n", toml_string(prefix));
+    found.prefix.as_ref().map_or(String::new(), line)
+}
+
 /// The line that limits a system to some queues. Jobs that the application registers itself are all put back.
 fn only_queues(preset: &str, queues: &[String]) -> String {
     if !detect::is_rescued(preset) {
         return String::new();
     }
     let queues: Vec<String> = queues.iter().map(|name| toml_string(name)).collect();
-    format!("# queues = [{}]    # only these; default: all\n", queues.join(", "))
+    match preset {
+        // Any program may have streams, so that they are rescued by name only.
+        "streams" => format!("queues = [{}]\n", queues.join(", ")),
+        _ => format!("# queues = [{}]    # only these; default: all\n", queues.join(", ")),
+    }
 }
 
 /// A text as TOML writes it.

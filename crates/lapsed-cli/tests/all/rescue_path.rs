@@ -16,6 +16,8 @@ lapsed_testbed::steady_tests! {
     the_path_of_a_new_user_with_bullmq,
     the_path_of_a_new_user_with_celery,
     the_configuration_of_a_gem_that_was_found_is_written_and_valid,
+    a_job_behind_a_prefix_that_was_found_is_put_back,
+    the_configuration_of_streams_that_were_found_runs,
 }
 
 /// A busy machine may take long to start an interpreter.
@@ -181,4 +183,75 @@ fn the_configuration_of_a_gem_that_was_found_is_written_and_valid() {
     let checked = run(&["check", "-c", &config]);
     assert_eq!(checked.code, 0, "{checked:?}");
     assert!(checked.out.contains("sidekiq:async_http:inflight_index"), "{checked:?}");
+}
+
+/// Writes what `detect` found, and checks it. The path of the file.
+fn configured(url: &str, dir: &Path) -> String {
+    let config = dir.join("lapsed.toml").display().to_string();
+    let written = run(&["init", "--from", url, "-o", &config]);
+    assert_eq!(written.code, 0, "{written:?}");
+    let checked = run(&["check", "-c", &config]);
+    assert_eq!(checked.code, 0, "{checked:?}");
+    config
+}
+
+/// Two applications with namespaces of their own, and one with Dramatiq's usual one: keys as Dramatiq writes them.
+fn a_job_behind_a_prefix_that_was_found_is_put_back() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let mut connection = RespConnection::open(server.port(), LIMIT).unwrap();
+    let worker = "306d24c2-4422-4f1e-a42b-6b7630a5d3ab";
+    for namespace in ["dramatiq", "shop", "mail app"] {
+        let acks = format!("{namespace}:__acks__.{worker}.mails");
+        let heartbeats = format!("{namespace}:__heartbeats__");
+        connection.call(&["ZADD", &heartbeats, "1794926570055", worker]).unwrap();
+        connection.call(&["SADD", &acks, namespace]).unwrap();
+        connection.call(&["HSET", &format!("{namespace}:mails.msgs"), namespace, "{}"]).unwrap();
+    }
+    connection.call(&["SADD", "app:processes", "vm:1:ab"]).unwrap();
+    connection.call(&["SADD", "app:queues", "mails"]).unwrap();
+    connection
+        .call(&["HSET", "app:vm:1:ab", "beat", "1.5", "info", "{\"version\":\"7.3.0\"}"])
+        .unwrap();
+    until_up_for(&server, 61);
+    let found = run(&["detect", &server.url(), "--json"]).json()["found"].clone();
+    let prefixes: Vec<_> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["preset"].as_str().unwrap(), one["prefix"].as_str()))
+        .collect();
+    let expected = [
+        ("dramatiq", None),
+        ("dramatiq", Some("mail app")),
+        ("dramatiq", Some("shop")),
+        ("sidekiq", Some("app")),
+    ];
+    assert_eq!(prefixes, expected);
+    let told = run(&["detect", &server.url()]);
+    assert!(told.out.contains("dramatiq (shop)"), "{told:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let config = configured(&server.url(), dir.path());
+    for (system, job) in
+        [("dramatiq", "dramatiq"), ("dramatiq-mail-app", "mail app"), ("dramatiq-shop", "shop")]
+    {
+        until("the job to be put back", || {
+            let swept = run(&["sweep", system, "-c", &config, "--json"]);
+            (swept.json()["reclaimed"] == 1).then_some(())
+        });
+        let queue = connection.call(&["LRANGE", &format!("{job}:mails"), "0", "-1"]).unwrap();
+        assert!(queue.to_string().contains(job), "{queue}");
+    }
+}
+
+fn the_configuration_of_streams_that_were_found_runs() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let mut connection = RespConnection::open(server.port(), LIMIT).unwrap();
+    connection.call(&["XADD", "mails", "*", "id", "a"]).unwrap();
+    connection.call(&["XGROUP", "CREATE", "mails", "workers", "0"]).unwrap();
+    connection.call(&["XREADGROUP", "GROUP", "workers", "w1", "STREAMS", "mails", ">"]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = configured(&server.url(), dir.path());
+    let swept = run(&["sweep", "streams", "--dry-run", "-c", &config, "--json"]);
+    assert_eq!(swept.code, 0, "{swept:?}");
+    assert_eq!(swept.json()["errors"], 0, "{swept:?}");
 }

@@ -7,7 +7,7 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Result};
 use serde::Serialize;
 
-use super::profile::{LookRequest, Profile, Seen};
+use super::profile::{BehindPrefix, LookRequest, Profile, Seen};
 use super::profiles::open_all;
 use super::reader::Reader;
 use crate::Redis;
@@ -30,6 +30,9 @@ impl Default for DetectOptions {
 pub struct FoundSystem {
     /// The word for `preset` in the configuration.
     pub preset: String,
+    /// What stands before its keys, for `prefix` in the configuration; `None`: what is usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefix: Option<String>,
     /// As its keys tell it; empty if they do not.
     pub version: String,
     pub queues: Vec<String>,
@@ -66,19 +69,27 @@ impl Redis {
         }
         let reader = Reader { connection: self.connection(), clock: &**self.clock() };
         let profiles = open_all();
-        self.learn_keys(&reader, &profiles, options, progress).await?;
+        let behind = self.learn_keys(&reader, &profiles, options, progress).await?;
         let mut found = Vec::new();
-        for profile in &profiles {
+        let usual = profiles.iter().map(|profile| (None, profile));
+        let mut all: Vec<_> =
+            usual.chain(behind.iter().map(|(prefix, one)| (Some(prefix.clone()), one))).collect();
+        // In the order of the documentation; those behind a prefix after the usual one.
+        let rank = |name| profiles.iter().position(|one| one.facts().name == name);
+        all.sort_by_key(|(_, profile)| rank(profile.facts().name));
+        for (prefix, profile) in all {
             let facts = profile.facts();
             let request = LookRequest { limit: facts.limit, act: PassMode::DryRun, own: None };
             match profile.look(&reader, request).await {
                 Ok(Some(seen)) => {
                     let now_ms = reader.now_ms().await?;
-                    found.push(describe(&**profile, &reader, seen, now_ms).await?);
+                    let one = describe(&**profile, &reader, seen, now_ms).await?;
+                    found.push(FoundSystem { prefix, ..one });
                 }
                 Ok(None) => {}
                 Err(Error::Unsupported { operation, .. }) => found.push(FoundSystem {
                     preset: facts.name.to_owned(),
+                    prefix,
                     version: "unknown".to_owned(),
                     queues: Vec::new(),
                     in_flight: 0,
@@ -100,7 +111,7 @@ impl Redis {
         profiles: &[Box<dyn Profile>],
         options: DetectOptions,
         progress: &mut (dyn FnMut(u64, u64) + Send),
-    ) -> Result<()> {
+    ) -> Result<Vec<BehindPrefix>> {
         let total: u64 = reader.one("DBSIZE", &[]).await?;
         let mut hints: Vec<Vec<Vec<u8>>> = vec![Vec::new(); profiles.len()];
         let mut seen = 0;
@@ -118,8 +129,8 @@ impl Redis {
             })
             .await?;
         progress(seen, total);
-        profiles.iter().zip(&hints).for_each(|(profile, names)| profile.learn(names));
-        Ok(())
+        let learned = profiles.iter().zip(&hints);
+        Ok(learned.flat_map(|(profile, names)| profile.learn(names)).collect())
     }
 }
 
@@ -159,6 +170,7 @@ async fn describe(
     }
     Ok(FoundSystem {
         preset: facts.name.to_owned(),
+        prefix: None,
         version: seen.version.clone(),
         queues: seen.queues.keys().map(ToString::to_string).collect(),
         in_flight: seen.in_flight,

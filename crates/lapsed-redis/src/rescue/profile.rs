@@ -155,6 +155,9 @@ impl DriftPage {
     }
 }
 
+/// A prefix, as `prefix` in the configuration has it, and the profile that looks behind it.
+pub(crate) type BehindPrefix = (String, Box<dyn Profile>);
+
 #[async_trait]
 pub(crate) trait Profile: Send + Sync {
     fn facts(&self) -> &'static ProfileFacts;
@@ -165,6 +168,11 @@ pub(crate) trait Profile: Send + Sync {
     /// Looks at the system's keys, in bounded steps. `None`: this server does not carry the system.
     /// `Unsupported`: it does, in a layout that is not known.
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>>;
+
+    /// The queue that a job belongs to, as people name it.
+    fn queue_of<'a>(&self, job: &'a HeldJob) -> &'a str {
+        job.queue.as_str()
+    }
 
     /// Whether a job can wait on another queue than its own. Where it can, [`other_queue`](Self::other_queue) has the key.
     fn can_move_jobs(&self) -> bool {
@@ -213,6 +221,9 @@ pub(crate) trait Profile: Send + Sync {
         Ok(DriftPage::default())
     }
 
-    /// Learns the names that [`may_be_key`](Self::may_be_key) said yes to, so that the next look needs no scan.
-    fn learn(&self, _keys: &[Vec<u8>]) {}
+    /// Learns the names that [`may_be_key`](Self::may_be_key) said yes to, so that the next look needs no scan. Returns the same
+    /// system behind each other prefix that they may have; `look` says whether it is there.
+    fn learn(&self, _keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
+        Vec::new()
+    }
 }

@@ -187,9 +187,13 @@ impl RescuedInflight {
         let own = Some(&self.shard().prefix);
         let seen = self.profile.look(&reader, LookRequest { limit: self.limit, act, own }).await?;
         let now_ms = reader.now_ms().await?;
-        let mut seen = seen.unwrap_or_default();
-        seen.jobs
-            .retain(|job| self.layout.queues.is_empty() || self.layout.queues.contains(&job.queue));
+        let mut seen = seen.unwrap_or_else(|| self.nothing_found());
+        let queues = &self.layout.queues;
+        let is_ours = |job: &HeldJob| {
+            let queue = self.profile.queue_of(job);
+            queues.is_empty() || queues.iter().any(|one| one.as_str() == queue || *one == job.queue)
+        };
+        seen.jobs.retain(is_ours);
         if seen.silence_is_noticed {
             self.note_silence(&mut seen, now_ms, act).await?;
         }
@@ -217,6 +221,16 @@ impl RescuedInflight {
         let survey = Arc::new(Survey { observation, over, ..Survey::new(now_ms, seen) });
         *self.last.lock().expect(LOCK) = survey.clone();
         Ok(survey)
+    }
+
+    /// What is said while the system's keys are not there: a wrong prefix must not look like a system without dead workers.
+    fn nothing_found(&self) -> Seen {
+        let title = self.profile.facts().title;
+        let note = match &self.layout.prefix {
+            Some(prefix) => format!("no keys of {title} were found behind the prefix `{prefix}`"),
+            None => format!("no keys of {title} were found; `lapsed detect` finds other prefixes"),
+        };
+        Seen { notes: vec![note], ..Seen::default() }
     }
 
     fn context_clock(&self) -> &Arc<dyn lapsed_core::clock::Clock> {

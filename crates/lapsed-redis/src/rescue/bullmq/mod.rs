@@ -14,8 +14,8 @@ use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
 use super::profile::{
-    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
-    SeenWorker,
+    BehindPrefix, DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts,
+    Seen, SeenWorker,
 };
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
@@ -86,12 +86,13 @@ impl Profile for BullMq {
         key.ends_with(b":meta")
     }
 
-    fn learn(&self, keys: &[Vec<u8>]) {
+    fn learn(&self, keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
         let base =
             |key: &Vec<u8>| Some(std::str::from_utf8(key).ok()?.strip_suffix(":meta")?.to_owned());
         let mut known = self.known.lock().expect(LOCK);
         known.bases = keys.iter().filter_map(base).collect();
         known.at_ms = u64::MAX;
+        Vec::new()
     }
 
     fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {

@@ -29,7 +29,9 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen};
+use super::profile::{
+    BehindPrefix, DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+};
 use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
 use look::Look;
@@ -95,9 +97,10 @@ impl Profile for Celery {
         key.windows(BINDING.len()).any(|part| part == BINDING.as_bytes())
     }
 
-    fn learn(&self, keys: &[Vec<u8>]) {
+    fn learn(&self, keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
         let keys = keys.iter().filter_map(|key| String::from_utf8(key.clone()).ok()).collect();
         *self.found.lock().expect(LOCK) = FoundBindings { at_ms: u64::MAX, keys };
+        Vec::new()
     }
 
     async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -22,28 +22,22 @@ const WORKERS_MAX: usize = 1_000;
 const TOO_MANY: &str = "there are too many workers to ask each";
 
 impl Dramatiq {
-    /// A page of one namespace. `NUMBER:CURSOR`: namespaces are few, and sorted.
     pub(super) async fn look_for_drift(
         &self,
         reader: &Reader<'_>,
         request: DriftRequest<'_>,
     ) -> Result<DriftPage> {
         let mut page = DriftPage::default();
-        let (number, cursor) =
-            request.after.and_then(|at| at.split_once(':')).unwrap_or(("0", "0"));
-        let number: usize = number.parse().unwrap_or(0);
-        let all = self.namespaces();
-        let Some(namespace) = all.iter().nth(number) else { return Ok(page) };
+        let namespace = &self.namespace;
         let heartbeats = format!("{namespace}:__heartbeats__");
-        let following = (number + 1 < all.len()).then(|| format!("{}:0", number + 1));
         if reader.kind(heartbeats.as_bytes()).await? != "zset" {
-            page.next = following;
             return Ok(page);
         }
         let pattern = format!("{}:*", escaped(namespace));
+        let cursor = request.after.unwrap_or("0");
         let (next, keys) =
             reader.page("SCAN", &[pattern.as_bytes()], cursor, request.limit).await?;
-        page.next = next.map(|next| format!("{number}:{next}")).or(following);
+        page.next = next;
         page.examined = keys.len() as u64;
         for key in keys.iter().filter_map(|key| std::str::from_utf8(key).ok()) {
             let Some(name) =

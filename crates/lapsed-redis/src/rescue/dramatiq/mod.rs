@@ -15,8 +15,8 @@ use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
 use super::profile::{
-    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
-    SeenWorker,
+    BehindPrefix, DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts,
+    Seen, SeenWorker,
 };
 use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
@@ -51,15 +51,15 @@ const WORKER_CHARS: usize = 36;
 
 /// How many keys are gone through at most to find the sets of silent workers.
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
-    let namespace = layout.prefix.clone();
-    Box::new(Dramatiq { configured: namespace, ..Dramatiq::default() })
+    Box::new(behind(layout.prefix.as_deref().unwrap_or(NAMESPACE)))
 }
 
-#[derive(Default)]
+fn behind(namespace: &str) -> Dramatiq {
+    Dramatiq { namespace: namespace.to_owned(), sets: Mutex::default() }
+}
+
 struct Dramatiq {
-    configured: Option<String>,
-    /// Namespaces that were found in the keyspace.
-    found: Mutex<BTreeSet<String>>,
+    namespace: String,
     /// What was found of each silent worker, by its namespace and its name.
     sets: Mutex<HashMap<(String, String), WorkerSets>>,
 }
@@ -79,11 +79,17 @@ impl Profile for Dramatiq {
         key.ends_with(b":__heartbeats__")
     }
 
-    fn learn(&self, keys: &[Vec<u8>]) {
-        let namespace = |key: &Vec<u8>| {
-            Some(std::str::from_utf8(key).ok()?.strip_suffix(":__heartbeats__")?.to_owned())
-        };
-        *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+    fn learn(&self, keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
+        let namespace =
+            |key: &Vec<u8>| String::from_utf8(key.strip_suffix(b":__heartbeats__")?.into()).ok();
+        let found: BTreeSet<String> = keys.iter().filter_map(namespace).collect();
+        let others = found.into_iter().filter(|namespace| *namespace != self.namespace);
+        others.map(|one| (one.clone(), Box::new(behind(&one)) as Box<dyn Profile>)).collect()
+    }
+
+    /// What waits for its time, in `mails.DQ`, belongs to `mails`.
+    fn queue_of<'a>(&self, job: &'a HeldJob) -> &'a str {
+        job.queue.as_str().strip_suffix(".DQ").unwrap_or(job.queue.as_str())
     }
 
     fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
@@ -108,31 +114,29 @@ impl Profile for Dramatiq {
 
     /// By the id of the message in Redis (`redis_message_id`).
     async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
-        for namespace in self.namespaces() {
-            let start = format!("{namespace}:__acks__.");
-            let pattern = format!("{}*", escaped(&start));
-            let mut sets: Vec<Vec<u8>> = Vec::new();
-            reader.scan(Some(pattern.as_bytes()), u64::MAX, |key| sets.push(key.to_vec())).await?;
-            let asked: Vec<Vec<Vec<u8>>> =
-                sets.iter().map(|set| vec![set.clone(), id.as_bytes().to_vec()]).collect();
-            let holds: Vec<Option<u64>> = reader.each("SISMEMBER", &asked).await?;
-            let set = sets.iter().zip(holds).find(|(_, holds)| *holds == Some(1));
-            let name = set.and_then(|(set, _)| std::str::from_utf8(set).ok()?.strip_prefix(&start));
-            let Some((worker, queue)) = name.and_then(split_set) else { continue };
-            let heartbeats = format!("{namespace}:__heartbeats__");
-            let score: Option<f64> =
-                reader.one("ZSCORE", &[heartbeats.as_bytes(), worker.as_bytes()]).await?;
-            let ago_ms = reader.now_ms().await?.saturating_sub(score.unwrap_or(0.0) as u64);
-            let because = vec![
-                format!("message `{id}` of queue `{queue}` was fetched by worker `{worker}`"),
-                format!(
-                    "the last command of that worker was {:.1} s ago (`{heartbeats}`); a living one sends one each second",
-                    ago_ms as f64 / 1_000.0
-                ),
-            ];
-            return Ok(Some(FoundJob { state: "live".to_owned(), because }));
-        }
-        Ok(None)
+        let namespace = &self.namespace;
+        let start = format!("{namespace}:__acks__.");
+        let pattern = format!("{}*", escaped(&start));
+        let mut sets: Vec<Vec<u8>> = Vec::new();
+        reader.scan(Some(pattern.as_bytes()), u64::MAX, |key| sets.push(key.to_vec())).await?;
+        let asked: Vec<Vec<Vec<u8>>> =
+            sets.iter().map(|set| vec![set.clone(), id.as_bytes().to_vec()]).collect();
+        let holds: Vec<Option<u64>> = reader.each("SISMEMBER", &asked).await?;
+        let set = sets.iter().zip(holds).find(|(_, holds)| *holds == Some(1));
+        let name = set.and_then(|(set, _)| std::str::from_utf8(set).ok()?.strip_prefix(&start));
+        let Some((worker, queue)) = name.and_then(split_set) else { return Ok(None) };
+        let heartbeats = format!("{namespace}:__heartbeats__");
+        let score: Option<f64> =
+            reader.one("ZSCORE", &[heartbeats.as_bytes(), worker.as_bytes()]).await?;
+        let ago_ms = reader.now_ms().await?.saturating_sub(score.unwrap_or(0.0) as u64);
+        let because = vec![
+            format!("message `{id}` of queue `{queue}` was fetched by worker `{worker}`"),
+            format!(
+                "the last command of that worker was {:.1} s ago (`{heartbeats}`); a living one sends one each second",
+                ago_ms as f64 / 1_000.0
+            ),
+        ];
+        Ok(Some(FoundJob { state: "live".to_owned(), because }))
     }
 
     fn drift_script(&self) -> Option<&'static Script> {
@@ -144,31 +148,17 @@ impl Profile for Dramatiq {
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
-        let mut seen = Seen { ..Seen::default() };
-        let mut is_there = false;
-        for namespace in self.namespaces() {
-            let heartbeats = format!("{namespace}:__heartbeats__");
-            if reader.kind(heartbeats.as_bytes()).await? == "zset" {
-                is_there = true;
-                self.look_at(reader, &namespace, request.limit, &mut seen).await?;
-            }
+        let heartbeats = format!("{}:__heartbeats__", self.namespace);
+        if reader.kind(heartbeats.as_bytes()).await? != "zset" {
+            return Ok(None);
         }
-        Ok(is_there.then_some(seen))
+        let mut seen = Seen::default();
+        self.look_at(reader, &self.namespace, request.limit, &mut seen).await?;
+        Ok(Some(seen))
     }
 }
 
 impl Dramatiq {
-    fn namespaces(&self) -> BTreeSet<String> {
-        match &self.configured {
-            Some(one) => BTreeSet::from([one.clone()]),
-            None => {
-                let mut all = self.found.lock().expect(LOCK).clone();
-                all.insert(NAMESPACE.to_owned());
-                all
-            }
-        }
-    }
-
     async fn look_at(
         &self,
         reader: &Reader<'_>,

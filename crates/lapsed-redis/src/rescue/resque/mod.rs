@@ -7,14 +7,13 @@
 mod members;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::profile::{BehindPrefix, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 use members::member;
@@ -48,16 +47,12 @@ const NODE_OVERDUE_MS: u64 = 15_000;
 const STARTS_DIFFER_MS: u64 = 2_000;
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
-    Box::new(Resque { configured: layout.prefix.clone(), found: Mutex::default() })
+    Box::new(Resque { namespace: layout.prefix.as_deref().unwrap_or(NAMESPACE).to_owned() })
 }
 
 struct Resque {
-    configured: Option<String>,
-    /// Namespaces that were found in the keyspace.
-    found: Mutex<BTreeSet<String>>,
+    namespace: String,
 }
-
-const LOCK: &str = "no holder of this lock panics";
 
 /// What the keys of one worker say.
 struct Worker {
@@ -82,11 +77,16 @@ impl Profile for Resque {
         key.ends_with(b":workers")
     }
 
-    fn learn(&self, keys: &[Vec<u8>]) {
+    fn learn(&self, keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
         let namespace = |key: &Vec<u8>| {
             Some(std::str::from_utf8(key).ok()?.strip_suffix(":workers")?.to_owned())
         };
-        *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+        let found: BTreeSet<String> = keys.iter().filter_map(namespace).collect();
+        let others = found.into_iter().filter(|namespace| *namespace != self.namespace);
+        let behind = |namespace: String| {
+            (namespace.clone(), Box::new(Resque { namespace }) as Box<dyn Profile>)
+        };
+        others.map(behind).collect()
     }
 
     async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {
@@ -101,39 +101,25 @@ impl Profile for Resque {
     async fn look(&self, reader: &Reader<'_>, _: LookRequest<'_>) -> Result<Option<Seen>> {
         let mut seen = Seen { silence_is_noticed: true, ..Seen::default() };
         let now_ms = reader.now_ms().await?;
-        let mut is_there = false;
-        for namespace in self.namespaces() {
-            let key = format!("{namespace}:workers");
-            if reader.kind(key.as_bytes()).await? != "set" {
-                continue;
-            }
-            let workers = self.workers(reader, &namespace).await?;
-            // Other systems have a set of this name, too.
-            if workers.iter().all(|worker| worker.kind.is_empty() && worker.started.is_empty()) {
-                continue;
-            }
-            is_there = true;
-            self.queues(reader, &namespace, &mut seen).await?;
-            for worker in workers {
-                add(&namespace, worker, now_ms, &mut seen);
-            }
+        let namespace = &self.namespace;
+        let key = format!("{namespace}:workers");
+        if reader.kind(key.as_bytes()).await? != "set" {
+            return Ok(None);
         }
-        Ok(is_there.then_some(seen))
+        let workers = self.workers(reader, namespace).await?;
+        // Other systems have a set of this name, too.
+        if workers.iter().all(|worker| worker.kind.is_empty() && worker.started.is_empty()) {
+            return Ok(None);
+        }
+        self.queues(reader, namespace, &mut seen).await?;
+        for worker in workers {
+            add(namespace, worker, now_ms, &mut seen);
+        }
+        Ok(Some(seen))
     }
 }
 
 impl Resque {
-    fn namespaces(&self) -> BTreeSet<String> {
-        match &self.configured {
-            Some(one) => BTreeSet::from([one.clone()]),
-            None => {
-                let mut all = self.found.lock().expect(LOCK).clone();
-                all.insert(NAMESPACE.to_owned());
-                all
-            }
-        }
-    }
-
     async fn queues(&self, reader: &Reader<'_>, namespace: &str, seen: &mut Seen) -> Result<()> {
         let key = format!("{namespace}:queues");
         if reader.kind(key.as_bytes()).await? != "set" {

@@ -5,7 +5,7 @@
 //! every 30 s while it works and with each job that it takes. So lapsed notes with a silence what the record said, and the silence
 //! begins anew when that changes. No clock of a worker is compared, except by a dry run, which notes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Name, Result};
@@ -29,6 +29,8 @@ struct WorkerRecord {
     birth: String,
     current_job: String,
     last_heartbeat: String,
+    /// The address of its connection, as `CLIENT LIST` has it.
+    address: String,
 }
 
 impl WorkerRecord {
@@ -42,18 +44,33 @@ async fn read_records(reader: &Reader<'_>, names: &BTreeSet<Name>) -> Result<Vec
     let asked: Vec<Vec<Vec<u8>>> = names
         .iter()
         .map(|name| {
-            [format!("rq:worker:{name}").as_str(), "birth", "current_job", "last_heartbeat"]
-                .map(|word| word.as_bytes().to_vec())
-                .to_vec()
+            [
+                format!("rq:worker:{name}").as_str(),
+                "birth",
+                "current_job",
+                "last_heartbeat",
+                "ip_address",
+            ]
+            .map(|word| word.as_bytes().to_vec())
+            .to_vec()
         })
         .collect();
-    let records: Vec<Option<[Option<String>; 3]>> = reader.each("HMGET", &asked).await?;
-    let read = |fields: Option<[Option<String>; 3]>| {
-        let [birth, current_job, last_heartbeat] =
+    let records: Vec<Option<[Option<String>; 4]>> = reader.each("HMGET", &asked).await?;
+    let read = |fields: Option<[Option<String>; 4]>| {
+        let [birth, current_job, last_heartbeat, address] =
             fields.unwrap_or_default().map(Option::unwrap_or_default);
-        WorkerRecord { birth, current_job, last_heartbeat }
+        WorkerRecord { birth, current_job, last_heartbeat, address }
     };
     Ok(records.into_iter().map(read).collect())
+}
+
+/// The addresses and names of all connections; `None`: this user may not see them.
+async fn read_clients(reader: &Reader<'_>) -> Option<HashSet<String>> {
+    let list: String = reader.one("CLIENT", &[b"LIST"]).await.ok()?;
+    let words = list.split_whitespace();
+    let known =
+        |word: &str| word.strip_prefix("addr=").or(word.strip_prefix("name=")).map(str::to_owned);
+    Some(words.filter_map(known).filter(|word| !word.is_empty()).collect())
 }
 
 impl Rq {
@@ -76,12 +93,28 @@ impl Rq {
         let has_pubsub = answers.iter().all(Option::is_some);
         let now_ms = reader.now_ms().await?;
         let records = read_records(reader, &names).await?;
+        let clients = match request.act {
+            PassMode::DryRun => read_clients(reader).await,
+            PassMode::Reclaim => None,
+        };
         self.subscribed.lock().expect(LOCK).retain(|name, _| names.contains(name));
         for ((name, record), answer) in names.into_iter().zip(&records).zip(answers) {
             let own = |one: &&Execution| one.worker.as_ref() == Some(&name);
             let own: Vec<&Execution> = running.iter().filter(own).collect();
             let subscribers = answer.map(|(_, subscribers)| subscribers);
             let worker = self.judge(&name, record, &own, subscribers, now_ms, request);
+            let is_connected = clients.as_ref().is_none_or(|clients| {
+                clients.contains(name.as_str()) || clients.contains(&record.address)
+            });
+            let is_silent = match subscribers {
+                // Nothing is noted, so that only its connection and the time of its last act tell.
+                Some(0) if request.act == PassMode::DryRun && is_connected => {
+                    let limit_ms = worker.limit_ms.unwrap_or_default();
+                    worker.is_silent && born_ms(&record.last_heartbeat) + limit_ms <= now_ms
+                }
+                _ => worker.is_silent,
+            };
+            let worker = SeenWorker { is_silent, ..worker };
             seen.workers.insert(name, worker);
         }
         if !has_pubsub {
@@ -122,8 +155,6 @@ impl Rq {
                     && one.deadline_ms > acted_ms + BEATS_MS + 1_000
             };
             is_silent &= !running.iter().any(|one| does_not_beat(&one));
-            // Nothing is noted, so that only the time of its last act tells.
-            is_silent &= request.act == PassMode::Reclaim || acted_ms + limit_ms <= now_ms;
         }
         SeenWorker {
             due_ms: now_ms + limit_ms,

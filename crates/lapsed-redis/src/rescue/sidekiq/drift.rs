@@ -15,26 +15,20 @@ use crate::script::Script;
 pub(super) static DRIFT: Script = drift_script!("rescue_sidekiq_drift", "drift.lua");
 
 impl Sidekiq {
-    /// `NUMBER:CURSOR`: which namespace, and where in its set of processes.
     pub(super) async fn look_for_drift(
         &self,
         reader: &Reader<'_>,
         request: DriftRequest<'_>,
     ) -> Result<DriftPage> {
         let mut page = DriftPage::default();
-        let (number, cursor) =
-            request.after.and_then(|at| at.split_once(':')).unwrap_or(("0", "0"));
-        let number: usize = number.parse().unwrap_or(0);
-        let namespaces = self.namespaces();
-        let Some(keys) = namespaces.iter().nth(number) else { return Ok(page) };
-        page.next = (number + 1 < namespaces.len()).then(|| format!("{}:0", number + 1));
+        let (keys, cursor) = (&self.keys, request.after.unwrap_or("0"));
         let processes = keys.key("processes");
         if reader.kind(processes.as_bytes()).await? != "set" {
             return Ok(page);
         }
         let (next, members) =
             reader.page("SSCAN", &[processes.as_bytes()], cursor, request.limit).await?;
-        page.next = next.map(|next| format!("{number}:{next}")).or(page.next);
+        page.next = next;
         let ids: Vec<String> = members.into_iter().filter_map(as_identity).collect();
         page.examined = ids.len() as u64;
         let asked: Vec<Vec<Vec<u8>>> =

@@ -1,7 +1,7 @@
 //! The names of Sidekiq's keys.
 
 /// Sidekiq's keys behind one prefix.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Keys {
     /// Empty, or a namespace with its colon.
     pub prefix: String,

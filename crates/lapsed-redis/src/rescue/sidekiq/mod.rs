@@ -45,7 +45,8 @@ use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
 use super::profile::{
-    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    BehindPrefix, DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts,
+    Seen,
 };
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
@@ -93,7 +94,8 @@ const LOCK: &str = "no holder of this lock panics";
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     Box::new(Sidekiq {
-        configured: layout.prefix.as_deref().map(Keys::new),
+        keys: Keys::new(layout.prefix.as_deref().unwrap_or_default()),
+        is_configured: layout.prefix.is_some(),
         queues: layout.queues.clone(),
         shown_min: layout.seen.unwrap_or(1),
         ..Sidekiq::default()
@@ -102,13 +104,13 @@ pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
 
 #[derive(Default)]
 struct Sidekiq {
-    configured: Option<Keys>,
+    keys: Keys,
+    /// Whether the prefix is in the configuration. One that was only found may be that of something else.
+    is_configured: bool,
     /// Only these queues; empty: all.
     queues: BTreeSet<Name>,
     /// How many heartbeats must have shown a job.
     shown_min: u8,
-    /// Namespaces that were found in the keyspace.
-    found: Mutex<BTreeSet<Keys>>,
     working: Mutex<HashMap<String, Arc<WorkingLists>>>,
     /// Entries of copies that were found nowhere else, and when.
     searched: Mutex<HashMap<String, u64>>,
@@ -133,11 +135,16 @@ impl Profile for Sidekiq {
         key.ends_with(b":processes")
     }
 
-    fn learn(&self, keys: &[Vec<u8>]) {
+    fn learn(&self, keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
         let namespace = |key: &Vec<u8>| {
-            Some(Keys::new(std::str::from_utf8(key).ok()?.strip_suffix("processes")?))
+            Some(std::str::from_utf8(key).ok()?.strip_suffix(":processes")?.to_owned())
         };
-        *self.found.lock().expect(LOCK) = keys.iter().filter_map(namespace).collect();
+        let found: BTreeSet<String> = keys.iter().filter_map(namespace).collect();
+        let behind = |namespace: String| {
+            let found = Sidekiq { keys: Keys::new(&namespace), shown_min: 1, ..Sidekiq::default() };
+            (namespace, Box::new(found) as Box<dyn Profile>)
+        };
+        found.into_iter().filter(|namespace| !namespace.is_empty()).map(behind).collect()
     }
 
     fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
@@ -167,7 +174,7 @@ impl Profile for Sidekiq {
     }
 
     async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
-        whereabouts::find(reader, self.namespaces(), id).await
+        whereabouts::find(reader, &self.keys, id).await
     }
 
     fn drift_script(&self) -> Option<&'static Script> {
@@ -180,26 +187,12 @@ impl Profile for Sidekiq {
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
         let mut seen = Seen::default();
-        let mut is_there = false;
-        for keys in self.namespaces() {
-            is_there |= self.look_at(reader, &keys, request, &mut seen).await?;
-        }
+        let is_there = self.look_at(reader, &self.keys, request, &mut seen).await?;
         Ok(is_there.then_some(seen))
     }
 }
 
 impl Sidekiq {
-    fn namespaces(&self) -> BTreeSet<Keys> {
-        match &self.configured {
-            Some(one) => BTreeSet::from([one.clone()]),
-            None => {
-                let mut all = self.found.lock().expect(LOCK).clone();
-                all.insert(Keys::new(""));
-                all
-            }
-        }
-    }
-
     /// Whether the keys behind a prefix are Sidekiq's.
     async fn look_at(
         &self,
@@ -217,7 +210,7 @@ impl Sidekiq {
         let lengths =
             if queues == "set" { read_queues(reader, keys).await? } else { BTreeMap::new() };
         let has_lists = lengths.values().any(|length| length.is_some());
-        let is_ours = match keys.prefix.is_empty() || self.configured.is_some() {
+        let is_ours = match keys.prefix.is_empty() || self.is_configured {
             true => !ids.is_empty() || has_lists,
             false => !ids.is_empty() && queues == "set",
         };

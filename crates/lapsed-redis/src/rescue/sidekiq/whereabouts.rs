@@ -1,7 +1,5 @@
 //! Where a job of Sidekiq is that is not an orphan.
 
-use std::collections::BTreeSet;
-
 use lapsed_core::Result;
 
 use super::entry::jid_of_entry;
@@ -11,28 +9,22 @@ use crate::rescue::profile::FoundJob;
 use crate::rescue::reader::Reader;
 
 /// By the `jid`, among what the last heartbeat of each living process shows.
-pub(super) async fn find(
-    reader: &Reader<'_>,
-    namespaces: BTreeSet<Keys>,
-    id: &str,
-) -> Result<Option<FoundJob>> {
-    for keys in namespaces {
-        let processes = keys.key("processes");
-        if reader.kind(processes.as_bytes()).await? != "set" {
-            continue;
-        }
-        for process in reader.set(processes.as_bytes()).await?.into_iter().filter_map(as_identity) {
-            for suffix in [":work", ":workers"] {
-                let picture = keys.key(&format!("{process}{suffix}"));
-                let mut is_there = false;
-                reader
-                    .hash(picture.as_bytes(), |_, entry| {
-                        is_there |= jid_of_entry(entry, |jid| jid == id).is_some();
-                    })
-                    .await?;
-                if is_there {
-                    return describe(reader, &keys, &process, id).await.map(Some);
-                }
+pub(super) async fn find(reader: &Reader<'_>, keys: &Keys, id: &str) -> Result<Option<FoundJob>> {
+    let processes = keys.key("processes");
+    if reader.kind(processes.as_bytes()).await? != "set" {
+        return Ok(None);
+    }
+    for process in reader.set(processes.as_bytes()).await?.into_iter().filter_map(as_identity) {
+        for suffix in [":work", ":workers"] {
+            let picture = keys.key(&format!("{process}{suffix}"));
+            let mut is_there = false;
+            reader
+                .hash(picture.as_bytes(), |_, entry| {
+                    is_there |= jid_of_entry(entry, |jid| jid == id).is_some();
+                })
+                .await?;
+            if is_there {
+                return describe(reader, keys, &process, id).await.map(Some);
             }
         }
     }

@@ -451,7 +451,9 @@ async fn a_delayed_message_is_buried_where_dramatiq_looks_for_it() {
     app.text(&["SADD", &format!("dramatiq:__acks__.{GONE}.mails.DQ"), "m"]);
     let redis = connect(&server.url());
     let recovery = RecoveryPolicy { on_death: OnDeath::DeadLetter, ..RecoveryPolicy::default() };
-    let layout = RescueLayout { recovery, ..layout("dramatiq", Duration::from_secs(5)) };
+    // The delayed messages of a queue are its messages.
+    let queues = [Name::new("mails").unwrap()].into();
+    let layout = RescueLayout { recovery, queues, ..layout("dramatiq", Duration::from_secs(5)) };
     put_back(&Arc::new(redis.rescued_inflight(id(), layout).unwrap()), &redis, 1).await;
     assert_eq!(app.text(&["HGET", "dramatiq:mails.XQ.msgs", "m"]), "{}");
     assert_eq!(app.text(&["ZRANGE", "dramatiq:mails.XQ", "0", "-1"]), "m");

@@ -40,6 +40,8 @@ async fn trap_f1_a_worker_that_may_not_subscribe_keeps_its_job() {
     eventually("the job", async || {
         let report = pass(&sweeper).await;
         assert_eq!(report.reclaimed, 0, "its worker lives: {report:?}");
+        let found = redis.detect(DetectOptions::default(), &mut |_, _| {}).await.unwrap().found;
+        assert_eq!(found[0].orphans, 0, "{found:?}");
         lines.extend(worker.line(Duration::from_millis(50)).ok());
         lines.iter().any(|line| line == "ran a").then_some(())
     })
