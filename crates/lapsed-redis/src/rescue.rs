@@ -69,6 +69,10 @@ pub struct RescueLayout {
     /// How many heartbeats must have shown a job of a dead worker, 1 or 2; `None`: 1. Only for a system whose keys show what a
     /// worker ran as of its last heartbeat (Sidekiq).
     pub seen: Option<u8>,
+    /// `maxStalledCount` of the application's workers; `None`: 1. Only BullMQ has it, and in no key.
+    pub max_stalled: Option<u32>,
+    /// `priority_steps` of the application; empty: 0, 3, 6 and 9. Only Celery has them, and in no key.
+    pub priority_steps: Vec<u8>,
     /// Jobs of these classes are not put back when their worker dies, but go where the system keeps jobs that it will not run
     /// again. `*` stands for any characters.
     pub quarantine: Vec<String>,
@@ -90,6 +94,8 @@ impl RescueLayout {
             grace: None,
             as_system: false,
             seen: None,
+            max_stalled: None,
+            priority_steps: Vec::new(),
             quarantine: Vec::new(),
             backoff: None,
             recovery,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lapsed_redis::{DetectOptions, Detected, Redis, RedisAddress, profiles};
+use lapsed_redis::{DetectOptions, Detected, FoundSystem, Redis, RedisAddress, profiles};
 use tokio::runtime::Builder;
 
 use crate::cli::detect::Detect;
@@ -105,7 +105,10 @@ fn describe(detected: &Detected, url: &str) -> String {
             text.push_str(&format!("\n{}: {}", found.preset, print::visible(note)));
         }
     }
-    if detected.found.iter().any(|found| found.orphans > 0) {
+    let must_watch = |found: &FoundSystem| {
+        profiles().iter().any(|one| one.must_watch && one.name == found.preset)
+    };
+    if detected.found.iter().any(|found| found.orphans > 0 || must_watch(found)) {
         text.push_str(&format!(
             "\n\nNext:\n  lapsed init --from {url}    write a configuration that puts them back"
         ));

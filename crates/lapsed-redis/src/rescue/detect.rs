@@ -158,7 +158,7 @@ async fn describe(
     dead.sort();
     dead.dedup();
     let mut notes = seen.notes.clone();
-    if !orphans.is_empty() {
+    if !orphans.is_empty() || facts.must_watch {
         notes.push(facts.own_recovery.to_owned());
     }
     let mut oldest_ms = orphans.iter().map(since).max().unwrap_or(0);

@@ -31,6 +31,8 @@ pub(crate) struct ProfileFacts {
     pub shows_workers: bool,
     /// What the system itself does about jobs of a killed worker, in one sentence.
     pub own_recovery: &'static str,
+    /// Whether lapsed must have watched a worker while it lived, to put back what it held.
+    pub must_watch: bool,
     /// Why a job cannot be delayed, and what to use instead; `None`: it can.
     pub no_delay: Option<&'static str>,
     /// Why nobody can tell the class of a job; `None`: [`Profile::classes`] can.

@@ -60,6 +60,8 @@ pub struct ProfileInfo {
     pub grace_ms: u64,
     /// Whether its keys show workers that live.
     pub shows_workers: bool,
+    /// Whether lapsed must run before a worker dies, to put back what it held.
+    pub must_watch: bool,
     /// Why its jobs cannot be delayed, and what to use instead; `None`: they can.
     pub no_delay: Option<&'static str>,
     /// Why the class of its jobs is not known; `None`: it is.
@@ -78,6 +80,7 @@ pub fn profiles() -> Vec<ProfileInfo> {
         limit_ms: one.facts.limit.as_millis() as u64,
         grace_ms: one.facts.grace.as_millis() as u64,
         shows_workers: one.facts.shows_workers,
+        must_watch: one.facts.must_watch,
         no_delay: one.facts.no_delay,
         no_class: one.facts.no_class,
         is_rescued: one.is_rescued,

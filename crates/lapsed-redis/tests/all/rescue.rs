@@ -17,10 +17,13 @@ use crate::story::{App, connect, eventually, pass, receipts, sweeper};
 
 mod asynq;
 mod brake;
+mod bullmq;
 mod campaign;
 mod celery;
+mod celery_options;
 mod classes;
 mod delays;
+mod dramatiq;
 mod drift;
 mod failover;
 mod faults;

@@ -82,6 +82,8 @@ struct InflightSection {
     gc_lock_key: Option<String>,
     dead_letter: Option<DeadLetterWord>,
     seen: Option<u8>,
+    max_stalled_count: Option<u32>,
+    priority_steps: Option<Vec<u8>>,
     quarantine: Option<Vec<String>>,
     webhook: Option<String>,
     delivery: DeliverySection,
@@ -105,6 +107,8 @@ impl InflightSection {
             gc_lock_key: self.gc_lock_key.take(),
             dead_letter: self.dead_letter,
             seen: self.seen,
+            max_stalled_count: self.max_stalled_count,
+            priority_steps: self.priority_steps.take(),
             quarantine: self.quarantine.take(),
         }
     }

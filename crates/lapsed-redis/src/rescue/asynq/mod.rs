@@ -31,6 +31,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 2,
     shows_workers: false,
     own_recovery: "asynq itself counts them as failed and retries them with back-off, 60 to 120 s after the death, while another server of the queue lives; those without a lease it never finds",
+    must_watch: false,
     no_delay: None,
     no_class: None,
 };

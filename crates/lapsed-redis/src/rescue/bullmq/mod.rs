@@ -1,9 +1,11 @@
 //! BullMQ 5 and 6 on Redis.
 //!
 //! A job in `PREFIX:QUEUE:active` without its lock has no worker: BullMQ sets the lock in the step that moves the job there, and the
-//! worker renews it. A lock says nothing about who holds it, so that workers cannot be counted; the job's field `pb` names its worker if the worker has a name.
+//! worker renews it. A lock says nothing about who holds it; the job's field `pb` names its worker if the worker has a name. Living workers show
+//! in the names of connections only (`workers.rs`).
 
 mod drift;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -29,10 +31,11 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     limit: Duration::ZERO,
     grace: Duration::from_secs(30),
     script: &PUT_BACK,
-    keys: 10,
-    words: 3,
+    keys: 11,
+    words: 4,
     shows_workers: false,
     own_recovery: "BullMQ itself puts them back when another worker of the queue looks twice, 30 s apart, and blocks Redis for seconds if there are many",
+    must_watch: false,
     no_delay: None,
     no_class: None,
 };
@@ -43,19 +46,32 @@ const ACTIVE_KEY: usize = 0;
 /// Which of them is its hash.
 const JOB_KEY: usize = 3;
 
-/// How often BullMQ itself puts a stalled job back before it fails the job: `maxStalledCount`, an option that no key has.
-const MAX_STALLED: u64 = 1;
+/// How often BullMQ itself puts a stalled job back before it fails the job, unless the application sets `maxStalledCount`.
+const MAX_STALLED: u32 = 1;
+
+/// The first release whose workers fail a job with the field `defa` without running it. (From 5.53.2 on, BullMQ's own check for
+/// stalled jobs leaves that to them, too.)
+const FAILS_DEFERRED: [u32; 3] = [5, 49, 2];
+
+/// Keys of a queue that the package `bull` has, too.
+const BULL_LISTS: [&str; 3] = [":active", ":wait", ":stalled-check"];
+
+/// What `prefix` is if the application sets none.
+const USUAL_PREFIX: &str = "bull";
 
 /// How often the names of queues are looked for, in milliseconds of the server's clock.
 const QUEUES_EVERY_MS: u64 = 60_000;
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
-    Box::new(BullMq { prefix: layout.prefix.clone(), known: Mutex::default() })
+    let max_stalled = layout.max_stalled.unwrap_or(MAX_STALLED);
+    Box::new(BullMq { prefix: layout.prefix.clone(), max_stalled, known: Mutex::default() })
 }
 
 struct BullMq {
     /// `prefix` of the application's queues, `bull` if it sets none; `None`: any.
     prefix: Option<String>,
+    /// How often a job may stall before it is failed.
+    max_stalled: u32,
     known: Mutex<KnownQueues>,
 }
 
@@ -64,6 +80,8 @@ struct BullMq {
 struct KnownQueues {
     at_ms: u64,
     bases: BTreeSet<String>,
+    /// Where keys may be those of the package `bull`; only `detect` learns them.
+    bull: BTreeSet<String>,
 }
 
 const LOCK: &str = "no holder of this lock panics";
@@ -74,6 +92,10 @@ struct Queue {
     name: Name,
     version: String,
     major: &'static str,
+    /// What stands before the ids of its jobs, so that no two jobs of a server have the same name.
+    title: String,
+    /// Whether its workers fail a job with the field `defa`.
+    fails_deferred: bool,
 }
 
 #[async_trait]
@@ -83,7 +105,7 @@ impl Profile for BullMq {
     }
 
     fn may_be_key(&self, key: &[u8]) -> bool {
-        key.ends_with(b":meta")
+        key.ends_with(b":meta") || BULL_LISTS.iter().any(|list| key.ends_with(list.as_bytes()))
     }
 
     fn learn(&self, keys: &[Vec<u8>]) -> Vec<BehindPrefix> {
@@ -91,6 +113,11 @@ impl Profile for BullMq {
             |key: &Vec<u8>| Some(std::str::from_utf8(key).ok()?.strip_suffix(":meta")?.to_owned());
         let mut known = self.known.lock().expect(LOCK);
         known.bases = keys.iter().filter_map(base).collect();
+        let of_bull = |key: &Vec<u8>| {
+            let key = std::str::from_utf8(key).ok()?;
+            BULL_LISTS.iter().find_map(|list| key.strip_suffix(list)).map(str::to_owned)
+        };
+        known.bull = keys.iter().filter_map(of_bull).collect();
         known.at_ms = u64::MAX;
         Vec::new()
     }
@@ -126,8 +153,8 @@ impl Profile for BullMq {
     async fn find(&self, reader: &Reader<'_>, id: &str) -> Result<Option<FoundJob>> {
         let bases = self.bases(reader).await?;
         for queue in self.queues(reader, bases, &mut Seen::default()).await? {
-            let name = queue.name.as_str();
-            let own = id.strip_prefix(name).and_then(|rest| rest.strip_prefix('/')).unwrap_or(id);
+            let own =
+                id.strip_prefix(&queue.title).and_then(|rest| rest.strip_prefix('/')).unwrap_or(id);
             let key = |what: &str| format!("{}:{what}", queue.base).into_bytes();
             let there: u64 = reader.one("EXISTS", &[&key(own)]).await?;
             if there == 1 {
@@ -145,16 +172,19 @@ impl Profile for BullMq {
         self.look_for_drift(reader, request).await
     }
 
-    async fn look(&self, reader: &Reader<'_>, _: LookRequest<'_>) -> Result<Option<Seen>> {
+    async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {
         let mut seen = Seen { silence_is_noticed: true, ..Seen::default() };
         let bases = self.bases(reader).await?;
         let queues = self.queues(reader, bases, &mut seen).await?;
         if queues.is_empty() {
-            return Ok(None);
+            return self.refuse_bull(reader).await.map(|()| None);
         }
         let now_ms = reader.now_ms().await?;
         for queue in &queues {
             self.look_at(reader, queue, now_ms, &mut seen).await?;
+        }
+        if request.own.is_none() {
+            workers::add_connected(reader, &queues, &mut seen).await?;
         }
         let mut versions: Vec<&str> = queues.iter().map(|queue| queue.version.as_str()).collect();
         versions.sort_unstable();
@@ -205,7 +235,38 @@ async fn find_in(reader: &Reader<'_>, queue: &Queue, id: &str) -> Result<FoundJo
     ))
 }
 
+/// Major, minor and patch; what cannot be read is 0.
+fn release(version: &str) -> [u32; 3] {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    [(); 3].map(|()| parts.next().unwrap_or(0))
+}
+
 impl BullMq {
+    /// Refuses queues of the package `bull`, 3 or 4: they have a counter of ids and no `meta`.
+    async fn refuse_bull(&self, reader: &Reader<'_>) -> Result<()> {
+        let bases = self.known.lock().expect(LOCK).bull.clone();
+        let asked: Vec<Vec<Vec<u8>>> =
+            bases.iter().map(|base| vec![format!("{base}:id").into_bytes()]).collect();
+        let kinds: Vec<Option<String>> = reader.each("TYPE", &asked).await?;
+        let has_ids = |kind: &Option<String>| kind.as_deref() == Some("string");
+        let found: Vec<String> = bases
+            .into_iter()
+            .zip(kinds)
+            .filter(|(_, kind)| has_ids(kind))
+            .map(|(b, _)| b)
+            .collect();
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            operation: format!(
+                "the queues {} are of Bull 3 or 4, or of BullMQ before 5: BullMQ 5 and 6 are known",
+                found.join(", ")
+            ),
+            store: reader.connection.place.to_string(),
+        })
+    }
+
     async fn bases(&self, reader: &Reader<'_>) -> Result<BTreeSet<String>> {
         let known = self.known.lock().expect(LOCK).clone();
         let now_ms = reader.now_ms().await?;
@@ -219,7 +280,8 @@ impl BullMq {
                 bases.extend(base.map(str::to_owned));
             })
             .await?;
-        *self.known.lock().expect(LOCK) = KnownQueues { at_ms: now_ms, bases: bases.clone() };
+        *self.known.lock().expect(LOCK) =
+            KnownQueues { at_ms: now_ms, bases: bases.clone(), ..KnownQueues::default() };
         Ok(bases)
     }
 
@@ -275,7 +337,12 @@ impl BullMq {
                 }
             };
             let version = number.unwrap_or_default().to_owned();
-            queues.push(Queue { base, name, version, major });
+            let title = match self.prefix.is_some() || prefix == USUAL_PREFIX {
+                true => name.to_string(),
+                false => format!("{prefix}:{name}"),
+            };
+            let fails_deferred = release(&version) >= FAILS_DEFERRED;
+            queues.push(Queue { base, name, version, major, title, fails_deferred });
         }
         if queues.is_empty() && !seen.notes.is_empty() {
             return Err(Error::Unsupported {
@@ -322,13 +389,17 @@ impl BullMq {
             .filter(|(_, locked)| *locked == Some(0))
             .map(|(id, _)| id)
             .collect();
+        if let (false, Some(why)) = (free.is_empty(), workers::unchecked(reader, queue).await?) {
+            seen.notes.push(why);
+            return Ok(());
+        }
         let asked: Vec<Vec<Vec<u8>>> =
             free.iter().map(|id| vec![key(id).into_bytes(), b"pb".to_vec()]).collect();
         let workers: Vec<Option<Option<String>>> = reader.each("HGET", &asked).await?;
         for (id, worker) in free.into_iter().zip(workers) {
             let worker = worker.flatten().and_then(|name| Name::new(&name).ok());
             let worker = worker.unwrap_or(Name::new("a worker without a name")?);
-            let Ok(job) = Name::new(&format!("{}/{id}", queue.name)) else { continue };
+            let Ok(job) = Name::new(&format!("{}/{id}", queue.title)) else { continue };
             let held = seen.workers.entry(worker.clone()).or_insert(SeenWorker {
                 due_ms: now_ms,
                 is_silent: true,
@@ -339,13 +410,18 @@ impl BullMq {
             let keys = ["active", &format!("{id}:lock"), "stalled"].map(key).into_iter();
             let keys = keys
                 .chain([own])
-                .chain(["wait", "paused", "meta", "marker", "events", "repeat"].map(key));
+                .chain(["wait", "paused", "meta", "marker", "events", "repeat", "failed"].map(key));
             seen.jobs.push(HeldJob {
                 key: job,
                 worker,
                 queue: queue.name.clone(),
                 keys: keys.collect(),
-                words: vec![id, queue.major.to_owned(), MAX_STALLED.to_string()],
+                words: vec![
+                    id,
+                    queue.major.to_owned(),
+                    self.max_stalled.to_string(),
+                    if queue.fails_deferred { "later" } else { "now" }.to_owned(),
+                ],
             });
         }
         Ok(())

@@ -44,6 +44,8 @@ pub(super) struct Look<'a> {
     pub request: LookRequest<'a>,
     /// The prefix of the application's keys and channels, `global_keyprefix`.
     pub prefix: &'a str,
+    /// The application's `priority_steps`, lowest first.
+    pub steps: &'a [u8],
 }
 
 /// A message in `unacked`.
@@ -380,7 +382,7 @@ impl Look<'_> {
         (worker.is_silent, worker.due_ms) = (true, worker.due_ms.max(due_ms));
         worker.held += 1;
         let dead_letters = self.request.own.map_or(String::new(), |own| own.key("dead_letters"));
-        let list = self.key(&list_of(queue.as_str(), message.priority));
+        let list = self.key(&list_of(queue.as_str(), message.priority, self.steps));
         let score = score.map_or(String::new(), |score| score.to_string());
         let (due, from) = (due_ms.to_string(), orphan.from_ms.to_string());
         seen.jobs.push(HeldJob {

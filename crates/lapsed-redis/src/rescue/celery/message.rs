@@ -8,8 +8,8 @@ use super::json;
 /// What separates the parts of a binding, and a queue from its priority.
 pub(super) const SEPARATOR: &str = "\u{6}\u{16}";
 
-/// kombu's `priority_steps`, an option that no key has.
-const PRIORITY_STEPS: [u8; 4] = [0, 3, 6, 9];
+/// kombu's default for `priority_steps`, an option that no key has.
+pub(super) const PRIORITY_STEPS: [u8; 4] = [0, 3, 6, 9];
 
 /// What the look needs to know of a message that was delivered and not acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,16 +116,16 @@ fn is_match(pattern: &str, routing_key: &str) -> bool {
 }
 
 /// The list of a queue that messages of a priority lie in.
-pub(super) fn list_of(queue: &str, priority: u8) -> String {
-    match PRIORITY_STEPS.iter().rev().find(|step| **step <= priority) {
+pub(super) fn list_of(queue: &str, priority: u8, steps: &[u8]) -> String {
+    match steps.iter().rev().find(|step| **step <= priority) {
         None | Some(0) => queue.to_owned(),
         Some(step) => format!("{queue}{SEPARATOR}{step}"),
     }
 }
 
 /// All lists of a queue.
-pub(super) fn lists_of(queue: &str) -> Vec<String> {
-    PRIORITY_STEPS.iter().map(|step| list_of(queue, *step)).collect()
+pub(super) fn lists_of(queue: &str, steps: &[u8]) -> Vec<String> {
+    steps.iter().map(|step| list_of(queue, *step, steps)).collect()
 }
 
 #[cfg(test)]
@@ -176,9 +176,10 @@ mod tests {
         let topic = [bind("a.*", "^a\\.[^\\.]+$", "one"), bind("a.#", "^a\\..*?$", "many")];
         assert_eq!(queues_for(&topic, "a.b.c"), BTreeSet::from(["many".to_owned()]));
         assert_eq!(queues_for(&topic, "a.b").len(), 2);
-        assert_eq!(list_of("q", 2), "q");
-        assert_eq!(list_of("q", 5), format!("q{SEPARATOR}3"));
-        assert_eq!(list_of("q", 9), format!("q{SEPARATOR}9"));
+        assert_eq!(list_of("q", 2, &PRIORITY_STEPS), "q");
+        assert_eq!(list_of("q", 5, &PRIORITY_STEPS), format!("q{SEPARATOR}3"));
+        assert_eq!(list_of("q", 9, &PRIORITY_STEPS), format!("q{SEPARATOR}9"));
+        assert_eq!(list_of("q", 7, &[0, 5, 9]), format!("q{SEPARATOR}5"));
     }
 
     fn json_value() -> impl Strategy<Value = serde_json::Value> {

@@ -35,7 +35,7 @@ use super::profile::{
 use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
 use look::Look;
-use message::{Message, SEPARATOR, lists_of};
+use message::{Message, PRIORITY_STEPS, SEPARATOR, lists_of};
 
 static PUT_BACK: Script = rescue_script!("rescue_celery", "put_back.lua");
 
@@ -50,6 +50,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 6,
     shows_workers: true,
     own_recovery: "Celery itself delivers them again after `visibility_timeout`, one hour by default. Without `task_acks_late` a running task is lost with its worker and cannot be rescued: set `task_acks_late` and `task_reject_on_worker_lost`",
+    must_watch: false,
     no_delay: Some(
         "Celery has no set of delayed tasks: a worker that takes a task with an ETA keeps it in its memory. Use on_death = \"back\"",
     ),
@@ -70,12 +71,19 @@ const PIDBOX: &str = "_kombu.binding.celery.pidbox";
 const LOCK: &str = "no holder of this lock panics";
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
-    Box::new(Celery { configured: layout.prefix.clone(), found: Mutex::default() })
+    let mut steps = layout.priority_steps.clone();
+    steps.sort_unstable();
+    if steps.is_empty() {
+        steps = PRIORITY_STEPS.to_vec();
+    }
+    Box::new(Celery { configured: layout.prefix.clone(), steps, found: Mutex::default() })
 }
 
 struct Celery {
     /// `global_keyprefix` of the application; `None`: none, or what is found.
     configured: Option<String>,
+    /// `priority_steps` of the application, lowest first.
+    steps: Vec<u8>,
     found: Mutex<FoundBindings>,
 }
 
@@ -126,7 +134,7 @@ impl Profile for Celery {
         let mut seen = Seen::default();
         let mut is_there = false;
         for prefix in self.prefixes(&bindings) {
-            let look = Look { reader, request, prefix: &prefix };
+            let look = Look { reader, request, prefix: &prefix, steps: &self.steps };
             if look.is_celery().await? {
                 is_there = true;
                 self.queues(reader, &prefix, &bindings, &mut seen).await?;
@@ -187,8 +195,17 @@ impl Celery {
             }
             for member in reader.set(key.as_bytes()).await? {
                 let member = String::from_utf8(member).unwrap_or_default();
+                if member.split(SEPARATOR).count() != 3 {
+                    return Err(Error::Unsupported {
+                        operation: format!(
+                            "rescuing tasks of Celery with another `sep` than kombu's default (`{key}` has {member:?})"
+                        ),
+                        store: reader.connection.place.to_string(),
+                    });
+                }
                 let queue = member.rsplit(SEPARATOR).next().unwrap_or_default();
-                let lists = lists_of(queue).into_iter().map(|list| format!("{prefix}{list}"));
+                let lists =
+                    lists_of(queue, &self.steps).into_iter().map(|list| format!("{prefix}{list}"));
                 queues.extend(Name::new(queue).ok().map(|name| (name, lists.collect())));
             }
         }

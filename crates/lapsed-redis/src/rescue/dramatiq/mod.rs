@@ -34,6 +34,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 2,
     shows_workers: true,
     own_recovery: "Dramatiq itself puts them back at a random time: one command in a thousand does maintenance, for its own queue only",
+    must_watch: false,
     no_delay: None,
     no_class: None,
 };
@@ -154,6 +155,9 @@ impl Profile for Dramatiq {
         }
         let mut seen = Seen::default();
         self.look_at(reader, &self.namespace, request.limit, &mut seen).await?;
+        if request.own.is_none() {
+            self.count_all(reader, &mut seen).await?;
+        }
         Ok(Some(seen))
     }
 }
@@ -185,6 +189,51 @@ impl Dramatiq {
         // A silent worker that holds nothing is a producer, or was recovered: nobody is interested in it.
         seen.workers.retain(|_, worker| !worker.is_silent || worker.held > 0);
         seen.in_flight = seen.jobs.len() as u64;
+        Ok(())
+    }
+
+    /// Counts what every worker has fetched, and names all queues, for `detect`: a pass looks at silent workers only.
+    async fn count_all(&self, reader: &Reader<'_>, seen: &mut Seen) -> Result<()> {
+        let start = format!("{}:", self.namespace);
+        let pattern = format!("{}*", escaped(&start));
+        let (mut sets, mut queues): (Vec<String>, BTreeSet<String>) = Default::default();
+        reader
+            .scan(Some(pattern.as_bytes()), u64::MAX, |key| {
+                let text = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&start));
+                let Some(name) = text else { return };
+                if name.starts_with("__acks__.") {
+                    sets.push(name.to_owned());
+                } else if let Some(queue) = name.strip_suffix(".msgs") {
+                    let queue = queue.strip_suffix(".DQ").or(queue.strip_suffix(".XQ"));
+                    queues.insert(queue.unwrap_or(name.trim_end_matches(".msgs")).to_owned());
+                }
+            })
+            .await?;
+        sets.sort();
+        sets.dedup();
+        let asked: Vec<Vec<Vec<u8>>> =
+            sets.iter().map(|set| vec![format!("{start}{set}").into_bytes()]).collect();
+        let counts: Vec<Option<u64>> = reader.each("SCARD", &asked).await?;
+        seen.in_flight = counts.into_iter().flatten().sum();
+        let holders: BTreeSet<&str> = sets
+            .iter()
+            .filter_map(|set| Some(split_set(set.strip_prefix("__acks__.")?)?.0))
+            .collect();
+        let idle = seen
+            .workers
+            .iter()
+            .filter(|(name, worker)| !worker.is_silent && !holders.contains(name.as_str()));
+        let idle = idle.count();
+        if idle > 0 {
+            seen.notes.push(format!("{idle} of the living workers hold nothing: they are idle, or programs that only send messages, which Dramatiq's keys do not tell apart"));
+        }
+        for queue in queues {
+            let waiting: Option<u64> =
+                reader.one("LLEN", &[format!("{start}{queue}").as_bytes()]).await.ok();
+            let name = Name::new(&queue).ok();
+            seen.queues.extend(name.map(|name| (name, waiting.unwrap_or(0))));
+        }
+        seen.queues.retain(|name, _| !name.as_str().ends_with(".DQ"));
         Ok(())
     }
 

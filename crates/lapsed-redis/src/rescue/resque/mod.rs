@@ -28,9 +28,10 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     grace: Duration::from_secs(90),
     script: &PUT_BACK,
     keys: 12,
-    words: 10,
+    words: 11,
     shows_workers: true,
     own_recovery: "Resque itself does not run them again: the next worker that starts (with node-resque a scheduler, after an hour) moves them to the failed jobs",
+    must_watch: false,
     no_delay: Some(
         "Resque itself has no delayed jobs, and no key shows whether a scheduler runs that would enqueue them. Use on_death = \"back\"",
     ),
@@ -234,10 +235,14 @@ fn time_ms(text: &str) -> Option<u64> {
     }
 }
 
+/// When the job was begun, by its worker's clock; Node cuts it to the second.
+fn began_ms(record: &str) -> Option<u64> {
+    time_ms(&text_member(record, "run_at")?)
+}
+
 /// Whether the job was begun by an earlier worker with the same ID.
 fn is_of_another(record: &str, started: &str) -> bool {
-    let run_ms = text_member(record, "run_at").and_then(|run_at| time_ms(&run_at));
-    matches!((run_ms, time_ms(started)), (Some(run), Some(start)) if run + STARTS_DIFFER_MS < start)
+    matches!((began_ms(record), time_ms(started)), (Some(run), Some(start)) if run + STARTS_DIFFER_MS < start)
 }
 
 fn add(namespace: &str, worker: Worker, now_ms: u64, seen: &mut Seen) {
@@ -320,6 +325,7 @@ fn held_job(
             if is_node { args_at } else { 0 }.to_string(),
             started.to_owned(),
             at.strftime("%Y/%m/%d %H:%M:%S UTC").to_string(),
+            began_ms(record).unwrap_or(u64::MAX).to_string(),
         ],
     })
 }

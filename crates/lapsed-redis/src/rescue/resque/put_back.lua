@@ -7,6 +7,7 @@
 -- Words of a suspect  1 ID  2 NAME, as statistics have it  3 SHA-1 of `worker:ID`  4 the last heartbeat  5 `node` or `ruby`
 --                     6 first and 7 last byte of the payload in it  8 where `args` is an empty object, or 0
 --                     9 what `worker:ID:started` says, if a later worker has the ID now; else empty  10 the time, for `failed`
+--                     11 when the job was begun, in ms of the worker's clock
 -- O(bytes of the job) for each suspect
 --
 -- Who can come in between: the worker's heartbeat, its end of the job (it deletes `worker:ID`), its next job (it replaces
@@ -44,6 +45,10 @@ local function judge(s, at)
   if at.now < s.deadline then
     return 'A'
   end
+  -- Jobs with the same class and arguments are counted together. One that is put back cannot die again before its next worker's
+  -- heartbeat is overdue.
+  s.crash_gap = s.words[5] == 'ruby' and 90000 or 15000
+  s.began = tonumber(s.words[11]) + 1000
   local first, last, args = tonumber(s.words[6]), tonumber(s.words[7]), tonumber(s.words[8])
   s.payload = record:sub(first, last)
   if args > 0 then

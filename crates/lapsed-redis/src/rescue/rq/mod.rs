@@ -38,6 +38,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 6,
     shows_workers: true,
     own_recovery: "RQ itself does not run them again: after 7 to 16 minutes it moves them to the failed jobs, unless they have retries left",
+    must_watch: false,
     no_delay: None,
     no_class: None,
 };

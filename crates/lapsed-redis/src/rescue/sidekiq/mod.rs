@@ -80,6 +80,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 6,
     shows_workers: true,
     own_recovery: "Sidekiq itself never puts them back: they are lost",
+    must_watch: true,
     no_delay: None,
     no_class: None,
 };

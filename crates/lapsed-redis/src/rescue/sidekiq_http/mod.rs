@@ -32,6 +32,7 @@ const fn facts(name: &'static str, title: &'static str) -> ProfileFacts {
         words: 0,
         shows_workers: false,
         own_recovery: "the gem's own collector puts them back while a process of it lives, and loses a job if it is killed between two steps",
+        must_watch: false,
         no_delay: Some("the gem has no delayed requests. Use on_death = \"back\""),
         no_class: Some("requests of the gem have no class of their own. Use crashes_max"),
     }

@@ -31,6 +31,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     words: 4,
     shows_workers: true,
     own_recovery: "Redis itself never gives them to another consumer; only a program that calls XCLAIM or XAUTOCLAIM does",
+    must_watch: false,
     no_delay: Some("a stream has no place for entries that wait. Use on_death = \"back\""),
     no_class: Some(
         "the entries of a stream have no class that every program writes in the same way. Use crashes_max",

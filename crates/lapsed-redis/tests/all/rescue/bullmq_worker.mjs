@@ -8,8 +8,13 @@
 //   LOCK         milliseconds that a lock lasts, 1000 if it is not given
 //   STALLED      milliseconds between its own checks for stalled jobs; they come too late to matter if it is not given
 //   CONCURRENCY  jobs at a time, 1 if it is not given
+//   BULLMQ       the package, `bullmq` (version 6) if it is not given; `bullmq5`
+//
+// `pause` pauses the queue and prints `paused`; `resume` goes on and prints `resumed`. `take` takes a job by hand with the token `0`, as
+// an application does that completes it elsewhere, prints `started ID`, and stays.
 import { createInterface } from 'node:readline';
-import { Queue, Worker } from 'bullmq';
+
+const { Queue, Worker } = await import(process.env.BULLMQ ?? 'bullmq');
 
 const env = (name, otherwise) => Number(process.env[name] ?? otherwise);
 const url = new URL(process.env.REDIS_URL);
@@ -23,6 +28,15 @@ if (what === 'add') {
   }
   await queue.close();
   console.log('added');
+} else if (what === 'pause' || what === 'resume') {
+  const queue = new Queue('mails', { connection });
+  await queue[what]();
+  await queue.close();
+  console.log(`${what}d`);
+} else if (what === 'take') {
+  const worker = new Worker('mails', null, { connection, autorun: false });
+  const job = await worker.getNextJob('0');
+  console.log(`started ${job.id}`);
 } else if (what === 'feed') {
   const queue = new Queue('mails', { connection });
   queue.on('error', () => {});

@@ -40,24 +40,24 @@ lapsed_testbed::steady_async_tests! {
 const SOON: Duration = Duration::from_millis(300);
 
 /// Tasks are acknowledged after they ran, and do not end.
-const STUCK: &[(&str, &str)] = &[("LATE", "1"), ("SLOW", "600")];
+pub const STUCK: &[(&str, &str)] = &[("LATE", "1"), ("SLOW", "600")];
 
-const LATE: &[(&str, &str)] = &[("LATE", "1")];
+pub const LATE: &[(&str, &str)] = &[("LATE", "1")];
 
-struct Place {
-    server: RedisServer,
-    app: App,
-    redis: Redis,
+pub struct Place {
+    pub server: RedisServer,
+    pub app: App,
+    pub redis: Redis,
 }
 
 impl Place {
-    fn new(engine: Engine) -> Place {
+    pub fn new(engine: Engine) -> Place {
         let server = RedisServer::start(engine).unwrap();
         let (app, redis) = (App::on(&server), connect(&server.url()));
         Place { server, app, redis }
     }
 
-    fn start(&self, args: &[&str], env: &[(&str, &str)]) -> Program {
+    pub fn start(&self, args: &[&str], env: &[(&str, &str)]) -> Program {
         let (interpreter, file) = program("celery");
         Program::start(&interpreter, |command| {
             command.arg(file).args(args).env("REDIS_URL", self.server.url());
@@ -66,7 +66,7 @@ impl Place {
         .unwrap()
     }
 
-    fn add(&self, ids: &[&str], env: &[(&str, &str)]) {
+    pub fn add(&self, ids: &[&str], env: &[(&str, &str)]) {
         let client = self.start(&[&["add"], ids].concat(), env);
         assert_eq!(client.line(LIMIT).unwrap(), "added");
     }
@@ -79,7 +79,7 @@ impl Place {
     }
 
     /// A worker that has begun with a task.
-    fn stuck(&self, name: &str, env: &[(&str, &str)]) -> (Program, String) {
+    pub fn stuck(&self, name: &str, env: &[(&str, &str)]) -> (Program, String) {
         let worker = self.start(&["work", name], env);
         let job = started(&worker);
         (worker, job)
@@ -89,12 +89,12 @@ impl Place {
         self.app.number(&["HLEN", "unacked"])
     }
 
-    fn inflight(&self) -> Arc<RescuedInflight> {
+    pub fn inflight(&self) -> Arc<RescuedInflight> {
         rescued(&self.redis, "celery", SOON)
     }
 
     /// Passes that put nothing back.
-    async fn leaves_alone(&self, inflight: &Arc<RescuedInflight>, passes: usize) {
+    pub async fn leaves_alone(&self, inflight: &Arc<RescuedInflight>, passes: usize) {
         let sweep: Arc<dyn Sweep> = inflight.clone();
         let sweeper = sweeper(&sweep, &self.redis, Policy::default());
         for _ in 0..passes {
@@ -104,13 +104,13 @@ impl Place {
     }
 
     /// What `detect` says of Celery.
-    async fn detected(&self) -> Option<FoundSystem> {
+    pub async fn detected(&self) -> Option<FoundSystem> {
         let found = self.redis.detect(DetectOptions::default(), &mut |_, _| {}).await.unwrap();
         found.found.into_iter().find(|one| one.preset == "celery")
     }
 
     /// Waits until as many workers answer the remote control.
-    async fn answering(&self, inflight: &Arc<RescuedInflight>, workers: usize) {
+    pub async fn answering(&self, inflight: &Arc<RescuedInflight>, workers: usize) {
         eventually("the workers to answer", async || {
             let owners = inflight.owners(None, 100).await.ok()?;
             let living = owners.iter().filter(|owner| owner.owner.as_str().ends_with("@host"));
@@ -120,7 +120,7 @@ impl Place {
     }
 }
 
-fn wait(worker: &Program, wanted: &str) {
+pub fn wait(worker: &Program, wanted: &str) {
     while worker.line(LIMIT).unwrap() != wanted {}
 }
 

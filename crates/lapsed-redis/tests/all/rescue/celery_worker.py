@@ -18,6 +18,10 @@ app = Celery("mails", broker=os.environ["REDIS_URL"])
 options = {"visibility_timeout": float(env("VISIBILITY", 3600))}
 if env("PREFIX"):
     options["global_keyprefix"] = env("PREFIX")
+if env("STEPS"):
+    options["priority_steps"] = [int(step) for step in env("STEPS").split()]
+if env("SEPARATOR"):
+    options["sep"] = env("SEPARATOR")
 app.conf.update(
     broker_transport_options=options,
     broker_connection_retry_on_startup=True,

@@ -12,6 +12,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f7_a_ruby_payload_is_put_back_byte_for_byte,
     a_worker_that_beats_or_never_beat_keeps_its_job,
     a_wrong_type_is_left_alone_and_reported,
+    equal_jobs_that_die_together_are_no_crash_of_each_other,
     detect_finds_resques_dead_workers,
 }
 
@@ -180,6 +181,21 @@ async fn trap_f12_a_job_that_kills_its_resque_workers_is_failed_in_resques_forma
     assert_eq!(reader.line(LIMIT).unwrap(), "end");
     assert_eq!(app.text(&["GET", "resque:stat:failed"]), "1");
     assert_eq!(app.text(&["LLEN", QUEUE]), "0");
+}
+
+/// A host dies with several jobs that have the same class and arguments: each of them died once.
+async fn equal_jobs_that_die_together_are_no_crash_of_each_other() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    let payload = r#"{"class":"Send","args":[1]}"#;
+    for worker in ["vm:1:mails", "vm:2:mails", "vm:3:mails", "vm:4:mails"] {
+        leave_ruby_worker(&app, worker, payload, 3_600);
+    }
+    let recovery = RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() };
+    let layout = RescueLayout { recovery, ..layout("resque", Duration::ZERO) };
+    put_back(&Arc::new(redis.rescued_inflight(id(), layout).unwrap()), &redis, 4).await;
+    assert_eq!(app.number(&["LLEN", QUEUE]), 4);
+    assert_eq!(app.number(&["LLEN", "resque:failed"]), 0);
 }
 
 /// A worker of Ruby with a job, whose last heartbeat was so long ago.

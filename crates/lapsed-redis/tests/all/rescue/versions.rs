@@ -11,13 +11,13 @@ lapsed_testbed::steady_async_tests! {
 }
 
 /// One orphan of a queue, as a killed worker of that version leaves it.
-fn leave_one(app: &App, base: &str, version: &str) {
+pub fn leave_one(app: &App, base: &str, version: &str) {
     app.text(&["HSET", &format!("{base}:meta"), "version", version, "opts.maxLenEvents", "10000"]);
     app.text(&["HSET", &format!("{base}:a"), "name", "send", "data", "{}"]);
     app.text(&["LPUSH", &format!("{base}:active"), "a"]);
 }
 
-fn list(app: &App, key: &str) -> String {
+pub fn list(app: &App, key: &str) -> String {
     app.text(&["LRANGE", key, "0", "-1"])
 }
 

@@ -17,7 +17,10 @@ use crate::config::common::{Access, Section, plan_key};
 use crate::config::origin::{Settings, Show};
 use crate::stores::template;
 use crate::systems::inflight::InflightTimes;
-use crate::systems::inflight::rescued::{QUARANTINE_IS_FOR, QueuesSetting, Rescued, SEEN_IS_FOR};
+use crate::systems::inflight::rescued::{
+    MAX_STALLED_IS_FOR, PRIORITY_STEPS_ARE_FOR, QUARANTINE_IS_FOR, QueuesSetting, Rescued,
+    SEEN_IS_FOR,
+};
 
 /// The data structure that holds a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -163,6 +166,10 @@ pub struct LayoutSection {
     pub dead_letter: Option<DeadLetterWord>,
     /// How many heartbeats must have shown a job of a foreign job system.
     pub seen: Option<u8>,
+    /// `maxStalledCount` of BullMQ's workers.
+    pub max_stalled_count: Option<u32>,
+    /// `priority_steps` of Celery.
+    pub priority_steps: Option<Vec<u8>>,
     /// Classes of a foreign job system whose jobs are not put back.
     pub quarantine: Option<Vec<String>>,
 }
@@ -255,6 +262,12 @@ impl LayoutSection {
         if self.seen.is_some() {
             return Err(section.wrong("seen", SEEN_IS_FOR));
         }
+        if self.max_stalled_count.is_some() {
+            return Err(section.wrong("max_stalled_count", MAX_STALLED_IS_FOR));
+        }
+        if self.priority_steps.is_some() {
+            return Err(section.wrong("priority_steps", PRIORITY_STEPS_ARE_FOR));
+        }
         if self.quarantine.is_some() {
             return Err(section.wrong("quarantine", QUARANTINE_IS_FOR));
         }
@@ -324,6 +337,8 @@ impl LayoutSection {
             rescued: Some(
                 Rescued::new(section, profile, queues, prefix)?
                     .seen(section, self.seen)?
+                    .max_stalled(section, self.max_stalled_count)?
+                    .priority_steps(section, self.priority_steps.take())?
                     .with_quarantine(section, self.quarantine.take())?
                     .with_heartbeat_key(section, self.heartbeat_key.take())?,
             ),

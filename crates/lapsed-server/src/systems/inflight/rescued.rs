@@ -61,6 +61,10 @@ pub struct Rescued {
     pub as_system: bool,
     /// How many heartbeats must have shown a job; `None`: one.
     seen: Option<u8>,
+    /// How often a job may stall before it is failed; `None`: as BullMQ has it.
+    max_stalled: Option<u32>,
+    /// The priorities that have a list of their own; empty: as kombu has them.
+    priority_steps: Vec<u8>,
     /// How long jobs wait before they may run again; `None`: not at all.
     pub backoff: Option<Backoff>,
     /// Classes whose jobs are not put back.
@@ -78,6 +82,14 @@ pub const QUARANTINE_IS_FOR: &str = "goes with the preset of a job system, such 
 /// Where `seen` has an effect.
 pub const SEEN_IS_FOR: &str =
     "says how many heartbeats must have shown a job: it goes with preset = \"sidekiq\"";
+
+/// Where `max_stalled_count` has an effect.
+pub const MAX_STALLED_IS_FOR: &str =
+    "is `maxStalledCount` of the application's workers: it goes with preset = \"bullmq\"";
+
+/// Where `priority_steps` has an effect.
+pub const PRIORITY_STEPS_ARE_FOR: &str =
+    "are those of the application's broker_transport_options: they go with preset = \"celery\"";
 
 impl Rescued {
     /// Refuses a word for `queues`, because the profile knows how its system stores them.
@@ -101,6 +113,8 @@ impl Rescued {
             prefix,
             as_system: false,
             seen: None,
+            max_stalled: None,
+            priority_steps: Vec::new(),
             backoff: None,
             quarantine: Vec::new(),
             heartbeat_key: None,
@@ -115,6 +129,37 @@ impl Rescued {
             }
             Some(0 | 3..) => Err(section.wrong("seen", "is 1 or 2")),
             _ => Ok(Rescued { seen, ..self }),
+        }
+    }
+
+    /// With how often a job may stall before it is failed.
+    pub fn max_stalled(
+        self,
+        section: &Section<'_>,
+        max_stalled: Option<u32>,
+    ) -> Result<Rescued, ConfigError> {
+        match max_stalled {
+            Some(_) if self.profile.name != "bullmq" => {
+                Err(section.wrong("max_stalled_count", MAX_STALLED_IS_FOR))
+            }
+            _ => Ok(Rescued { max_stalled, ..self }),
+        }
+    }
+
+    /// With the priorities that have a list of their own.
+    pub fn priority_steps(
+        self,
+        section: &Section<'_>,
+        steps: Option<Vec<u8>>,
+    ) -> Result<Rescued, ConfigError> {
+        match steps {
+            Some(_) if self.profile.name != "celery" => {
+                Err(section.wrong("priority_steps", PRIORITY_STEPS_ARE_FOR))
+            }
+            Some(steps) if steps.is_empty() || steps.iter().any(|step| *step > 9) => {
+                Err(section.wrong("priority_steps", "is a list of numbers from 0 to 9"))
+            }
+            steps => Ok(Rescued { priority_steps: steps.unwrap_or_default(), ..self }),
         }
     }
 
@@ -166,6 +211,8 @@ impl Rescued {
             limit: Some(limit),
             as_system: self.as_system,
             seen: self.seen,
+            max_stalled: self.max_stalled,
+            priority_steps: self.priority_steps.clone(),
             quarantine: self.quarantine.clone(),
             backoff: self.backoff,
             ..RescueLayout::new(self.profile.name, recovery.clone())
