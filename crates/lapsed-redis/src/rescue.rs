@@ -31,7 +31,7 @@ mod sidekiq;
 mod sidekiq_http;
 mod streams;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -114,6 +114,8 @@ pub struct RescuedInflight {
     /// Held by the one that looks because the last look is too old.
     looking: tokio::sync::Mutex<()>,
     drift: DriftSearch,
+    /// Why jobs could not be put back, as the log has said it.
+    told: Mutex<HashMap<Name, String>>,
 }
 
 const LOCK: &str = "no holder of this lock panics";
@@ -165,8 +167,8 @@ impl RescuedInflight {
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let (last, looking) = (Mutex::default(), tokio::sync::Mutex::default());
-        let drift = DriftSearch::default();
-        Ok(RescuedInflight { owners, layout, profile, limit, last, looking, drift })
+        let (drift, told) = (DriftSearch::default(), Mutex::default());
+        Ok(RescuedInflight { owners, layout, profile, limit, last, looking, drift, told })
     }
 
     fn context(&self) -> &Arc<SystemContext> {

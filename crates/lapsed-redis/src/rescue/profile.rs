@@ -176,6 +176,11 @@ pub(crate) trait Profile: Send + Sync {
         job.queue.as_str()
     }
 
+    /// What the decisive step reads of a job as a whole, although it may be large: a key, and the field of a hash.
+    fn read_whole<'a>(&self, _job: &'a HeldJob) -> Option<(&'a str, Option<&'a str>)> {
+        None
+    }
+
     /// Whether a job can wait on another queue than its own. Where it can, [`other_queue`](Self::other_queue) has the key.
     fn can_move_jobs(&self) -> bool {
         false

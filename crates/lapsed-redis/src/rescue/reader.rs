@@ -15,7 +15,7 @@ const PAGE: usize = 500;
 /// How many commands go in one pipeline.
 const PIPELINE: usize = 200;
 
-/// How many elements of one key are read at most; the next look finds the rest.
+/// How many elements of one key are read at most. A look at a longer one does not see the rest.
 const ELEMENTS_MAX: usize = 200_000;
 
 /// Reads in bounded steps.
@@ -103,8 +103,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Goes through a hash in pages. A field may come twice.
-    pub async fn hash(&self, key: &[u8], mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
+    /// Goes through a hash in pages. A field may come twice. False: there are more than [`ELEMENTS_MAX`], and the rest was not read.
+    pub async fn hash(&self, key: &[u8], mut visit: impl FnMut(&[u8], &[u8])) -> Result<bool> {
         let (mut seen, mut cursor) = (0, b"0".to_vec());
         loop {
             let count = PAGE.to_string();
@@ -113,7 +113,7 @@ impl Reader<'_> {
             page.chunks_exact(2).for_each(|pair| visit(&pair[0], &pair[1]));
             seen += page.len() / 2;
             if next == b"0" || seen >= ELEMENTS_MAX {
-                return Ok(());
+                return Ok(next == b"0");
             }
             cursor = next;
         }

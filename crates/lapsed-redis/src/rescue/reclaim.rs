@@ -8,11 +8,14 @@ use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
 use lapsed_core::sweep::{Batch, BatchAnswer, Outcome, PassMode, Refusal, Suspect};
 use lapsed_core::{Name, Result};
 
-use super::RescuedInflight;
 use super::message_pack::PackedArray;
 use super::profile::HeldJob;
+use super::{LOCK, RescuedInflight};
 use crate::inflight::{log_recovery, policy_way, recovered};
 use crate::system_context::Args;
+
+/// How many refusals are remembered, so that the log says each once and not at every pass.
+const TOLD_MAX: usize = 10_000;
 
 /// The suspects of a batch as the script reads them. Most of their keys are the same, and each key and argument costs the server
 /// time before the script begins.
@@ -189,6 +192,13 @@ impl RescuedInflight {
 
     fn refuse(&self, suspect: &Suspect, why: &str) -> Outcome {
         let system = &self.context().id;
+        let mut told = self.told.lock().expect(LOCK);
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+        if told.insert(suspect.key.clone(), why.to_owned()).as_deref() == Some(why) {
+            return Outcome::Refused(Refusal::Unreadable);
+        }
         tracing::error!(%system, job = %suspect.key, owner = %suspect.owner, why,
             "an orphaned job could not be put back; it stays where it is");
         Outcome::Refused(Refusal::Unreadable)

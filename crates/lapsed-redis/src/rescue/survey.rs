@@ -41,6 +41,8 @@ pub(super) struct Survey {
     workers: Vec<usize>,
     /// Where each job of a silent worker is in `seen.jobs`.
     places: HashMap<Name, usize>,
+    /// How many bytes the decisive step reads of each job, where that is much.
+    sizes: HashMap<Name, usize>,
     /// Who was seen alive, if the configuration says where signs of life are.
     pub observation: Option<AdoptObservation>,
 }
@@ -114,6 +116,7 @@ impl Survey {
             ranks,
             workers,
             places,
+            sizes: HashMap::new(),
             observation: None,
             over: Duration::ZERO,
         }
@@ -145,6 +148,7 @@ impl Survey {
         let is_within = |suspect: &&Suspect| {
             let words = self.job(&suspect.key).map_or(&[][..], |job| &job.words);
             bytes += words.iter().map(String::len).sum::<usize>();
+            bytes += self.sizes.get(&suspect.key).copied().unwrap_or(0);
             bytes <= PAGE_BYTES
         };
         let within = self.suspects[first..most].iter().take_while(is_within).count();
@@ -217,10 +221,36 @@ impl RescuedInflight {
             }
         }
         let observation = self.observe(&seen, act).await?;
+        let sizes = self.read_sizes(&reader, &seen.jobs).await?;
         let over = self.context_clock().mono();
-        let survey = Arc::new(Survey { observation, over, ..Survey::new(now_ms, seen) });
+        let survey = Arc::new(Survey { observation, sizes, over, ..Survey::new(now_ms, seen) });
         *self.last.lock().expect(LOCK) = survey.clone();
         Ok(survey)
+    }
+
+    /// How many bytes the decisive step reads of each job, by what the server says of their length.
+    async fn read_sizes(
+        &self,
+        reader: &Reader<'_>,
+        jobs: &[HeldJob],
+    ) -> Result<HashMap<Name, usize>> {
+        let (mut texts, mut fields) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+        for job in jobs {
+            let (list, mut asked) = match self.profile.read_whole(job) {
+                Some((key, None)) => (&mut texts, vec![key]),
+                Some((key, Some(field))) => (&mut fields, vec![key, field]),
+                None => continue,
+            };
+            list.0.push(&job.key);
+            list.1.push(asked.drain(..).map(|word| word.as_bytes().to_vec()).collect());
+        }
+        let mut sizes = HashMap::new();
+        for (verb, (names, asked)) in [("STRLEN", texts), ("HSTRLEN", fields)] {
+            let lengths: Vec<Option<usize>> = reader.each(verb, &asked).await?;
+            let lengths = lengths.into_iter().map(Option::unwrap_or_default);
+            sizes.extend(names.into_iter().cloned().zip(lengths));
+        }
+        Ok(sizes)
     }
 
     /// What is said while the system's keys are not there: a wrong prefix must not look like a system without dead workers.

@@ -20,8 +20,8 @@ local STALLED = 'job stalled more than allowable limit'
 
 local function judge(s, at)
   -- A lock that is gone does not say since when; what was noted when it was first missed does.
-  s.deadline = tonumber(silent_since(s.owner, at) or at.now)
-  if kind_of(s.keys[2]) ~= 'none' then
+  s.deadline = tonumber(silent_since(s.owner, at) or (at.act and at.now or at.now - at.limit))
+  if kind_of(s.keys[2]) ~= 'none' or at.now < s.deadline + at.limit then
     return 'A'
   end
   if not is_listed(s.keys[1], s.words[1], at) then

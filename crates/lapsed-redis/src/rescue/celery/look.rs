@@ -18,7 +18,7 @@ const RENEW_AFTER_S: f64 = 10.0;
 /// How many scores are renewed by one command.
 const RENEW_BATCH: usize = 500;
 
-/// How much of orphaned messages one look reads at most; the next look finds the rest.
+/// How much of orphaned messages one look reads at most; once they are back, the next look reads others.
 const BYTES_MAX: usize = 32 << 20;
 
 /// How many messages are read by one request.
@@ -203,7 +203,10 @@ impl Look<'_> {
                 _ => others += 1,
             }
         };
-        self.reader.hash(self.key("unacked").as_bytes(), visit).await?;
+        let is_all = self.reader.hash(self.key("unacked").as_bytes(), visit).await?;
+        if !is_all {
+            seen.notes.push(format!("`unacked` has more messages than one look reads: those after the first {examined} are left to `visibility_timeout`"));
+        }
         if others > 0 {
             seen.notes.push(format!("{others} messages in `unacked` are not tasks of Celery (no `headers.task`) and are left alone"));
         }

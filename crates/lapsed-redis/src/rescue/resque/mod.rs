@@ -38,6 +38,9 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     no_class: None,
 };
 
+/// Which of a job's keys is the record of its worker.
+const RECORD_KEY: usize = 1;
+
 const NAMESPACE: &str = "resque";
 
 /// When a heartbeat is overdue: every 60 s in Ruby, every 5 s in Node.
@@ -72,6 +75,10 @@ struct Worker {
 impl Profile for Resque {
     fn facts(&self) -> &'static ProfileFacts {
         &FACTS
+    }
+
+    fn read_whole<'a>(&self, job: &'a HeldJob) -> Option<(&'a str, Option<&'a str>)> {
+        Some((&job.keys[RECORD_KEY], None))
     }
 
     fn may_be_key(&self, key: &[u8]) -> bool {

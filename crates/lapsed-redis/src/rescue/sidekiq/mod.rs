@@ -132,6 +132,11 @@ impl Profile for Sidekiq {
         Some(format!("{}{queue}", job.keys[QUEUE_KEY].strip_suffix(job.queue.as_str())?))
     }
 
+    fn read_whole<'a>(&self, job: &'a HeldJob) -> Option<(&'a str, Option<&'a str>)> {
+        let is_copied = job.words[0] != "list";
+        is_copied.then(|| (job.keys[COPY_KEY].as_str(), Some(job.words[2].as_str())))
+    }
+
     fn may_be_key(&self, key: &[u8]) -> bool {
         key.ends_with(b":processes")
     }

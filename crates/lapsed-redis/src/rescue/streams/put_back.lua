@@ -71,7 +71,9 @@ local function judge(s, at)
     s.text = '`' .. s.keys[1] .. '` has several groups: an entry that is added again would reach all of them'
     return 'U'
   end
-  s.payload = cjson.encode(s.fields)
+  s.read_payload = function()
+    return cjson.encode(s.fields)
+  end
   return nil
 end
 

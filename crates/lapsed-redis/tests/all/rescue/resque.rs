@@ -12,6 +12,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f7_a_ruby_payload_is_put_back_byte_for_byte,
     a_worker_that_beats_or_never_beat_keeps_its_job,
     a_wrong_type_is_left_alone_and_reported,
+    large_jobs_go_one_by_one,
     equal_jobs_that_die_together_are_no_crash_of_each_other,
     detect_finds_resques_dead_workers,
 }
@@ -276,4 +277,23 @@ async fn detect_finds_resques_dead_workers() {
     assert_eq!((found.len(), found[0].preset.as_str()), (1, "resque"), "{found:?}");
     assert_eq!((found[0].in_flight, found[0].orphans, found[0].workers_alive), (4, 3, 1));
     assert_eq!((found[0].workers_dead, &found[0].queues[..]), (3, &["mails".to_owned()][..]));
+}
+
+/// The decisive step reads the record of a worker as a whole.
+async fn large_jobs_go_one_by_one() {
+    const JOBS: usize = 8;
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    for n in 0..JOBS {
+        let text = "x".repeat(200_000);
+        let payload = format!(r#"{{"class":"Send","args":[{n},"{text}"]}}"#);
+        leave_ruby_worker(&app, &format!("vm:{n}:mails"), &payload, 3_600);
+    }
+    let inflight = rescued(&redis, "resque", Duration::ZERO);
+    past_the_grace(&app, &redis, Duration::from_millis(300)).await;
+    app.call(&["CONFIG", "RESETSTAT"]);
+    put_back(&inflight, &redis, JOBS as u64).await;
+    let (calls, mean) = crate::rescue::faults::script_calls(&app);
+    println!("{JOBS} jobs of 200 kB, {calls} calls, {mean:.2?} each");
+    assert!(calls >= JOBS as u64, "{calls} calls");
 }
