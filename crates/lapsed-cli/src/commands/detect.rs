@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lapsed_redis::{DetectOptions, Detected, FoundSystem, Redis, RedisAddress, profiles};
+pub use lapsed_redis::FoundSystem;
+use lapsed_redis::{DetectOptions, Detected, Redis, RedisAddress, profiles};
 use tokio::runtime::Builder;
 
 use crate::cli::detect::Detect;

@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::detect;
 use crate::cli::init::Init;
-use lapsed_redis::FoundSystem;
 use lapsed_server::failure::Failure;
 use lapsed_server::preset::{Chosen, PRESETS, kind_of, renamed};
 use lapsed_server::print::{self, Table};
@@ -94,7 +93,7 @@ fn write_found(url: &str, args: &Init) -> Result<(), Failure> {
 }
 
 /// A name for each system: its preset, and its prefix if the preset comes a second time.
-fn names_of(found: &[&FoundSystem]) -> Vec<String> {
+fn names_of(found: &[&detect::FoundSystem]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for one in found {
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -108,7 +107,7 @@ fn names_of(found: &[&FoundSystem]) -> Vec<String> {
 }
 
 /// The line that says what stands before the keys of a system.
-fn prefix_of(found: &FoundSystem) -> String {
+fn prefix_of(found: &detect::FoundSystem) -> String {
     let line = |prefix: &String| format!("prefix = {}\n", toml_string(prefix));
     found.prefix.as_ref().map_or(String::new(), line)
 }

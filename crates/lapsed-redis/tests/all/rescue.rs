@@ -30,6 +30,7 @@ mod faults;
 mod fixtures;
 mod killed_lapsed;
 pub mod many_orphans;
+mod matrix;
 mod own_recovery;
 mod resque;
 mod rq_workers;

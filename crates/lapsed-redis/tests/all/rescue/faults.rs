@@ -189,7 +189,7 @@ async fn a_binary_payload_is_put_back_and_dropped_as_it_is() {
 }
 
 /// What one acting look finds suspect.
-async fn look(sweep: &Arc<dyn Sweep>) -> Vec<lapsed_core::sweep::Suspect> {
+pub async fn look(sweep: &Arc<dyn Sweep>) -> Vec<lapsed_core::sweep::Suspect> {
     sweep.survey(PassMode::Reclaim).await.unwrap();
     suspects(&**sweep).await
 }

@@ -73,7 +73,7 @@ async fn trap_f3_a_new_worker_under_the_old_name_gives_back_the_old_ones_job() {
 }
 
 /// Workers of Node that were killed with a job an hour ago.
-fn leave_jobs(app: &App, jobs: std::ops::Range<usize>) {
+pub fn leave_jobs(app: &App, jobs: std::ops::Range<usize>) {
     app.text(&["SADD", "resque:queues", "mails"]);
     for n in jobs {
         let (name, id) = (format!("vm:{n}"), format!("vm:{n}:mails"));

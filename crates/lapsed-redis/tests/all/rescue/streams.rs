@@ -83,7 +83,7 @@ async fn trap_f1_a_long_job_stays_with_a_consumer_whose_heartbeat_lives() {
 }
 
 /// Entries that a consumer was given and left.
-fn leave_entries(app: &App, entries: std::ops::Range<usize>) {
+pub fn leave_entries(app: &App, entries: std::ops::Range<usize>) {
     if app.number(&["EXISTS", "mails"]) == 0 {
         app.text(&["XGROUP", "CREATE", "mails", "workers", "0", "MKSTREAM"]);
     }

@@ -166,9 +166,9 @@ pub struct LayoutSection {
     pub dead_letter: Option<DeadLetterWord>,
     /// How many heartbeats must have shown a job of a foreign job system.
     pub seen: Option<u8>,
-    /// `maxStalledCount` of BullMQ's workers.
+    /// What the application sets as `maxStalledCount` of BullMQ's workers.
     pub max_stalled_count: Option<u32>,
-    /// `priority_steps` of Celery.
+    /// What the application sets as `priority_steps` of Celery's transport.
     pub priority_steps: Option<Vec<u8>>,
     /// Classes of a foreign job system whose jobs are not put back.
     pub quarantine: Option<Vec<String>>,
