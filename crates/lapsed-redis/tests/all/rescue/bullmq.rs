@@ -163,6 +163,8 @@ async fn a_job_whose_stalls_cannot_be_counted_stays_where_it_is() {
     let report = pass(&sweeper).await;
     assert_eq!((report.reclaimed, report.skipped.values().sum::<u64>()), (0, 1), "{report:?}");
     assert_eq!(list(&app, "bull:mails:active"), "a");
+    let found = receipts(&redis, &id()).await;
+    assert!(found.is_empty(), "a receipt of what did not happen: {found:?}");
 }
 
 async fn queues_of_the_same_name_behind_two_prefixes_have_crashes_of_their_own() {

@@ -105,7 +105,7 @@ pub fn short_limit(profile: &str) -> Duration {
 }
 
 /// Calls of scripts since the statistics were reset, and the server's time for one.
-pub fn script_calls(app: &App) -> (u64, Duration) {
+fn script_calls(app: &App) -> (u64, Duration) {
     let stats = app.text(&["INFO", "commandstats"]);
     let (mut calls, mut micros) = (0, 0);
     for line in stats.lines().filter(|line| {
