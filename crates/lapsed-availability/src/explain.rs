@@ -73,7 +73,7 @@ impl Availability {
         }
         if !state.active {
             because.push(
-                "it is deactivated: its heartbeats are refused and nobody is sent to it".to_owned(),
+                "it is deactivated: its heartbeats are refused and it gets no work".to_owned(),
             );
             return Ok("deactivated");
         }
@@ -139,7 +139,8 @@ impl Availability {
         let verdict = match self.words().census().await {
             Ok(census) => self.parts.brake.preview(&census),
             Err(_) => {
-                because.push("nobody is set offline while the mirror does not answer".to_owned());
+                because
+                    .push("no provider is set offline while the mirror does not answer".to_owned());
                 return Ok("spared");
             }
         };

@@ -370,7 +370,7 @@ impl Availability {
             let told = self.background("announce", self.parts.mirror.announce(setting)).await;
             if let Err(error) = told {
                 tracing::warn!(system = %self.parts.id, %error, setting,
-                    "the other daemons were not told of a setting; they read it within a minute");
+                    "the other daemons were not notified of a setting; they read it within a minute");
             }
         }
         Ok(settings)

@@ -151,7 +151,7 @@ impl Availability {
             compared.changes.push(IndexChange {
                 key: seen.id.to_string(),
                 what: Healed::Removed,
-                why: "the truth knows nobody by that id".to_owned(),
+                why: "the truth has no provider with that id".to_owned(),
             });
         }
         if act == PassMode::Reclaim {

@@ -226,11 +226,11 @@ impl Finished {
                  somebody else's; start a new incarnation, then take new work"
             }
             Finished::Superseded => {
-                "this claim is over: the job was taken back and goes on without it; discard what \
+                "this claim is over: the job was taken back and continues without it; discard what \
                  was done"
             }
             Finished::Gone => {
-                "there is no such job any more: it was completed or removed by somebody else; \
+                "there is no such job any more: it was completed or removed by another process; \
                  discard what was done"
             }
         }

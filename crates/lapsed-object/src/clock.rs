@@ -98,7 +98,7 @@ impl StoreClock {
     pub fn clock_reading(&self, store: &str) -> Result<ClockReading> {
         let (judging_ms, granting_ms) = self.now().ok_or_else(|| Error::Unavailable {
             store: store.to_owned(),
-            what: "no answer has told its time yet".to_owned(),
+            what: "no answer has had a Date header yet".to_owned(),
         })?;
         Ok(ClockReading { judging_ms, granting_ms, back_ms: 0 })
     }

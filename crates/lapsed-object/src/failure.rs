@@ -89,7 +89,7 @@ impl Failure {
             Some(fault) if fault.is_throttling() => Failure::Throttled(fault.to_string()),
             Some(fault) => Failure::Doubt(fault.to_string()),
             None if error.kind() == HttpErrorKind::Connect => {
-                Failure::Doubt(format!("nobody answers there ({})", chain(error)))
+                Failure::Doubt(format!("no server answers there ({})", chain(error)))
             }
             None if error.kind() == HttpErrorKind::Timeout => {
                 Failure::Doubt("no answer in time".to_owned())

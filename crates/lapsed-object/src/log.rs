@@ -272,7 +272,9 @@ impl Log {
                 Some((theirs, _)) if theirs.open_until_ms.is_none() => Ok(theirs),
                 _ => Err(Error::Unavailable {
                     store: self.context.name().to_owned(),
-                    what: format!("{path} was changed by somebody who should not"),
+                    what: format!(
+                        "{path} was overwritten by another writer; nothing else should write here"
+                    ),
                 }),
             },
         }

@@ -1,8 +1,8 @@
-//! Tests what the server really does before it may hold data.
+//! Tests how the server treats conditional writes, before it may hold data.
 //!
-//! Everything here rests on two promises: an object is made only if there is none, and replaced only if
-//! it is still what was read. Servers that speak the protocol and ignore the conditions exist, and lose
-//! data silently. So each promise is tried, alone and by racing writers, on objects of the probe's own.
+//! Leases rest on two properties: an object is created only if there is none, and replaced only if it is
+//! still what was read. Some servers accept the conditions and ignore them, which loses data silently. So
+//! each property is tried with one writer and with concurrent writers, on objects of the probe's own.
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -63,12 +63,13 @@ impl ProbeReport {
 type Found = std::result::Result<(), String>;
 
 const DELETE_IF: &str = "an object is deleted only if it is still what was read";
+const CREATE_REFUSED: &str = "If-None-Match failed although the object does not exist";
 
 /// Runs all tests. After an error the store did not answer, and no test was run.
 pub(crate) async fn run(context: &SystemContext) -> Result<ProbeReport> {
     let probe = Probe { context, place: context.paths.probe(context.nonce()) };
-    // A read first: wrong credentials, a bucket that is not there, nobody at home. Nothing is written
-    // before that is known.
+    // A read comes first: it finds wrong credentials, a missing bucket and an unreachable server before
+    // anything is written.
     context.objects.get(&probe.at("first")).await?;
     let mut report = ProbeReport::default();
     report.note("answers tell the time (a Date header)", true, probe.date());
@@ -122,7 +123,7 @@ impl Probe<'_> {
     fn date(&self) -> Found {
         match self.context.time.now() {
             Some(_) => Ok(()),
-            None => Err("none of its answers has one".to_owned()),
+            None => Err("none of the server's answers has a Date header".to_owned()),
         }
     }
 
@@ -131,21 +132,23 @@ impl Probe<'_> {
         let second = self.put("create", WriteCondition::IfAbsent).await?;
         Ok(match (first, second) {
             (Written::Done(_), Written::Lost) => Ok(()),
-            (Written::Lost, _) => Err("a name that nobody has was refused".to_owned()),
+            (Written::Lost, _) => Err(CREATE_REFUSED.to_owned()),
             (Written::Done(_), Written::Done(_)) => {
-                Err("If-None-Match is ignored: the second maker overwrote the first".to_owned())
+                Err("If-None-Match is ignored: the second create overwrote the first".to_owned())
             }
         })
     }
 
     async fn replace(&self) -> Result<Found> {
         let Written::Done(first) = self.put("replace", WriteCondition::IfAbsent).await? else {
-            return Ok(Err("a name that nobody has was refused".to_owned()));
+            return Ok(Err(CREATE_REFUSED.to_owned()));
         };
         let Written::Done(second) =
             self.put("replace", WriteCondition::IfUnchanged(first.clone())).await?
         else {
-            return Ok(Err("the ETag that it told is refused".to_owned()));
+            return Ok(Err(
+                "If-Match failed although the ETag was the object's current one".to_owned()
+            ));
         };
         if first.e_tag == second.e_tag || second.e_tag.is_none() {
             return Ok(Err("the ETag does not change with the body".to_owned()));
@@ -166,7 +169,7 @@ impl Probe<'_> {
                 Race::Create => WriteCondition::IfAbsent,
                 Race::Replace => match self.put(&name, WriteCondition::IfAbsent).await? {
                     Written::Done(version) => WriteCondition::IfUnchanged(version),
-                    Written::Lost => return Ok(Err("a new name was refused".to_owned())),
+                    Written::Lost => return Ok(Err(CREATE_REFUSED.to_owned())),
                 },
             };
             let all = (0..RACERS).map(|_| self.put(&name, only.clone()));
@@ -175,7 +178,7 @@ impl Probe<'_> {
                 won += usize::from(matches!(written?, Written::Done(_)));
             }
             if won != 1 {
-                return Ok(Err(format!("{won} of {RACERS} were told that they had won")));
+                return Ok(Err(format!("{won} of {RACERS} concurrent writers succeeded, not one")));
             }
         }
         Ok(Ok(()))
@@ -187,13 +190,13 @@ impl Probe<'_> {
         let listing = self.context.objects.list(request).await?;
         Ok(match listing.names.iter().any(|name| name == "list") {
             true => Ok(()),
-            false => Err("it does not".to_owned()),
+            false => Err("an object that was just written is missing from the listing".to_owned()),
         })
     }
 
     async fn delete(&self) -> Result<Found> {
         let Written::Done(old) = self.put("delete", WriteCondition::IfAbsent).await? else {
-            return Ok(Err("a name that nobody has was refused".to_owned()));
+            return Ok(Err(CREATE_REFUSED.to_owned()));
         };
         let Written::Done(new) = self.put("delete", WriteCondition::Always).await? else {
             return Ok(Err("an overwrite was refused".to_owned()));

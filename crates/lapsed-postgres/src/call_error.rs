@@ -75,7 +75,7 @@ fn kind(place: &str, call: &str, code: &SqlState, message: &str) -> Error {
         "42501" => unavailable(
             place,
             format!(
-                "this user lacks a permission for `{call}`: {message}. Grant it; lapsed goes on by itself"
+                "this user lacks a permission for `{call}`: {message}. Grant it; lapsed continues automatically"
             ),
         ),
         "3D000" => unavailable(place, format!("{message}: make it with CREATE DATABASE")),
@@ -88,12 +88,13 @@ fn kind(place: &str, call: &str, code: &SqlState, message: &str) -> Error {
         ),
         "57014" => unavailable(
             place,
-            format!("it gave up `{call}` after its time limit ({message}); nothing was changed"),
+            format!("`{call}` reached the statement's time limit ({message}); nothing was changed"),
         ),
         "55P03" => unavailable(
             place,
             format!(
-                "`{call}` waited too long for somebody else's lock ({message}); nothing was changed"
+                "`{call}` timed out waiting for another transaction's lock ({message}); nothing was \
+                 changed"
             ),
         ),
         "23502" => Error::Invalid(format!(
@@ -105,7 +106,7 @@ fn kind(place: &str, call: &str, code: &SqlState, message: &str) -> Error {
                 unavailable(place, format!("`{call}`: {message}"))
             }
             "22" | "23" => Error::Invalid(format!("{place}: `{call}`: {message}")),
-            "0A" => unavailable(place, format!("`{call}`: {message}; trying again will do")),
+            "0A" => unavailable(place, format!("`{call}`: {message}; it will be tried again")),
             "42" => Error::Corrupt {
                 store: place.to_owned(),
                 what: format!(

@@ -22,17 +22,17 @@ pub(crate) fn store_error(place: &str, call: &str, error: &RedisError) -> Error 
     match (error.kind(), code.as_str()) {
         (_, "OOM") => unavailable(format!(
             "it is out of memory and takes no writes: {server_message}. Give it more (maxmemory), or remove \
-             what nobody needs; lapsed goes on by itself"
+             what is not needed; lapsed continues automatically"
         )),
         (ErrorKind::Server(ServerErrorKind::NoPerm), _) | (_, "NOPERM") => unavailable(format!(
             "this user lacks a permission for `{call}`: {server_message}. Grant it with ACL SETUSER; lapsed \
-             goes on by itself"
+             continues automatically"
         )),
         // Inside a script the server returns no error code for this, only a message.
         _ if UNPERMITTED.iter().any(|words| server_message.contains(words)) => {
             unavailable(format!(
                 "this user lacks a permission for `{call}`{}: {server_message}. Grant it with ACL SETUSER; \
-                 lapsed goes on by itself",
+                 lapsed continues automatically",
                 denied_commands(call, &server_message).unwrap_or_default()
             ))
         }

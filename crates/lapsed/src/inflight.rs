@@ -172,7 +172,9 @@ impl InflightSystem {
             let done = alive.run(&queue, at_once, stop, |job| work(job.payload)).await;
             match done {
                 Ok(()) => return alive.retire().await.map(drop),
-                Err(Error::Lost(lost)) => tracing::warn!(%lost, "the worker starts anew"),
+                Err(Error::Lost(lost)) => {
+                    tracing::warn!(%lost, "the worker starts a new incarnation")
+                }
                 Err(error) => return Err(error),
             }
         }

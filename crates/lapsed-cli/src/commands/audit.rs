@@ -19,8 +19,8 @@ pub fn run(args: Audit) -> Result<(), Failure> {
         return entries.iter().try_for_each(print::json);
     }
     match (entries.is_empty(), missing.is_empty()) {
-        (true, true) => line("Nobody has done anything by hand."),
-        (true, false) => line("In the systems that answer, nobody has done anything by hand."),
+        (true, true) => line("No operator actions are recorded."),
+        (true, false) => line("No operator actions are recorded in the systems that answered."),
         (false, _) => lines(&table(&entries)),
     }
 }

@@ -83,7 +83,7 @@ fn targets(args: &LoadFunctions) -> Result<Vec<(Option<String>, RedisAddress)>, 
 
 fn describe(address: &RedisAddress, loaded: Loaded) -> String {
     let before = match loaded.before {
-        Some(before) if before == loaded.now => "loaded anew".to_owned(),
+        Some(before) if before == loaded.now => "reloaded".to_owned(),
         Some(before) => format!("loaded in place of version {before}"),
         None => "loaded".to_owned(),
     };

@@ -153,7 +153,7 @@ fn detail(status: &SystemStatus) -> String {
     };
     let every = span(status.every_ms);
     let idle = match status.idle_grace_ms {
-        Some(grace_ms) => format!(" once nobody used it for {}", span(grace_ms)),
+        Some(grace_ms) => format!(" once it was unused for {}", span(grace_ms)),
         None => String::new(),
     };
     fact("schedule", format!("a pass every {every}{idle}, {}{leads}", dead_after(status)));

@@ -130,13 +130,15 @@ fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
         (Reason::OwnerDead, _) => format!("its owner's time ran out at {ended}"),
         (Reason::OwnerRetired, _) => "its owner has retired".to_owned(),
         (Reason::Orphaned, Some(since)) => {
-            format!("nobody connected since {since}; its grace was over at {ended}")
+            format!("no client connected since {since}; its grace was over at {ended}")
         }
-        (Reason::Orphaned, None) => format!("nobody is connected; its grace was over at {ended}"),
+        (Reason::Orphaned, None) => {
+            format!("no client is connected; its grace was over at {ended}")
+        }
         (Reason::NeverConnected, Some(since)) => {
-            format!("made or resumed at {since}, and nobody connected until {ended}")
+            format!("activated or resumed at {since}, and no client connected until {ended}")
         }
-        (Reason::NeverConnected, None) => format!("nobody ever connected until {ended}"),
+        (Reason::NeverConnected, None) => format!("no client ever connected until {ended}"),
         (Reason::LeaseExpired, _) => format!("not renewed until {ended}"),
         (Reason::DecisionExpired, _) => format!("to be kept until {ended}"),
         (Reason::HeartbeatStale, _) => format!("silent; its time ran out at {ended}"),
@@ -160,7 +162,7 @@ fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> 
              --reason TEXT{again}`, then sweep again."
         )),
         Stopped::Ops | Stopped::Runtime => {
-            Some("There is more to do; the next pass goes on where this one stopped.".to_owned())
+            Some("There is more to do; the next pass continues where this one stopped.".to_owned())
         }
         Stopped::Activity => Some(
             "This system sweeps only when idle (sweep.idle_grace), and it is in use.".to_owned(),

@@ -126,8 +126,8 @@ fn describe(target: &Target, applied: &Applied) -> String {
         text.push_str(&format!("\n  made: {made}"));
     }
     if applied.triggers > 0 {
-        let triggers = plural(applied.triggers as u64, "trigger tells", "triggers tell");
-        text.push_str(&format!("\n  {triggers} what the application changes by itself"));
+        let triggers = plural(applied.triggers as u64, "trigger reports", "triggers report");
+        text.push_str(&format!("\n  {triggers} the application's own changes"));
     }
     if !applied.advice.is_empty() {
         text.push_str("\n  Indexes that tables of yours lack; run these when it suits:");

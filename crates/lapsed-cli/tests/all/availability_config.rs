@@ -113,7 +113,7 @@ fn check_prints_the_availability_plan() {
     let other = "store = \"folder\"\nsnapshot_ttl = \"5s\"\nsweep = { mode = \"leader\" }\n\
                  reconcile = { every = \"off\" }";
     let other = check(&mitras(other), &[]);
-    for word in ["whoever leads looks", "compared only by command", "snapshot_ttl = 5s"] {
+    for word in ["the leader checks every", "compared only by command", "snapshot_ttl = 5s"] {
         assert!(other.out.contains(word), "{word}: {other:?}");
     }
 }

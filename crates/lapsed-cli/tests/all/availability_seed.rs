@@ -174,7 +174,7 @@ fn seed_002_6_reconciliation_makes_the_mirror_agree_with_the_truth() {
     world.redis(&["SREM", "mitras:deactivated", &c]);
     let dry = world.run(&["reconcile", "mitras", "--dry-run", "--verbose"]);
     for (key, why) in [
-        (&ghost, "the truth knows nobody by that id"),
+        (&ghost, "the truth has no provider with that id"),
         (&a, "has 1 sessions, and 7 is noted"),
         (&d, "has 0 sessions, and 3 is noted"),
         (&b, "online, and not among those online"),

@@ -67,9 +67,9 @@ fn schema_apply_to_beacon_works_as_in_the_readme() {
 fn writes_of_an_application_reach_the_mirror_through_triggers() {
     let world = World::bare(CALM);
     let applied = world.run(&["schema", "apply", "--triggers"]);
-    assert!(applied.out.contains("triggers tell"), "{applied:?}");
+    assert!(applied.out.contains("triggers report"), "{applied:?}");
     let check = world.run(&["check"]);
-    assert!(check.out.contains("triggers tell what an application changes"), "{check:?}");
+    assert!(check.out.contains("triggers report the application's own changes"), "{check:?}");
     let daemon = world.home.serve();
     let a = world.insert(1, true, true);
     until("somebody new to be available", || (daemon.available() == [a.as_str()]).then_some(()));
@@ -272,7 +272,7 @@ fn expiry_events_set_a_silent_provider_offline_at_once() {
     assert!(warned.out.contains("notify-keyspace-events Ex"), "{warned:?}");
     world.redis(&["CONFIG", "SET", "notify-keyspace-events", "Ex"]);
     let fine = world.run(&["check"]);
-    assert!(fine.out.contains("who fell silent at once"), "{fine:?}");
+    assert!(fine.out.contains("report expired heartbeats immediately"), "{fine:?}");
     let daemon = world.home.serve();
     daemon.tune(json!({ "heartbeat_cadence_seconds": 1, "stale_after_seconds": 2 }));
     let online = "SELECT count(*) FROM mitra_online_status WHERE is_online";

@@ -82,7 +82,7 @@ fn every_leases_key_is_validated() {
     refused(redis, &[], &["`system[0].store`", "embedded store or an object store"]);
     let usual = check(&locks(""), &[]);
     for word in [
-        "a lease lasts 30s from each renewal unless told",
+        "a lease lasts 30s from each renewal unless a request sets another TTL",
         "a decision is kept for 1d",
         "once nobody has used the leases for 5m",
         "a pass does at most 1000 entries or 30s",

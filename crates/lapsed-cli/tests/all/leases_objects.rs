@@ -96,7 +96,7 @@ fn check_reports_what_was_tried_on_each_kind_of_server() {
             "give or take",
             "the index has a bucket for every 1h of UTC",
             "rests 100ms for each",
-            "forgets keys that nobody uses: 30d after",
+            "forgets unused keys: 30d after",
             "compares index and records: off",
             "a lease is over at its deadline",
         ] {

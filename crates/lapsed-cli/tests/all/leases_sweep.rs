@@ -35,7 +35,7 @@ fn a_pass_clears_expired_leases_and_restore_brings_them_back() {
     let explained = daemon.run(&["explain", "locks", "default/gone"]).out;
     assert!(explained.starts_with("default/gone: free"), "{explained}");
     let status = daemon.run(&["status", "locks"]).out;
-    for word in ["leases", "1, of them 0 suspects", "once nobody used it for", "30.0s from each"] {
+    for word in ["leases", "1, of them 0 suspects", "once it was unused for", "30.0s from each"] {
         assert!(status.contains(word), "{word}: {status}");
     }
     assert!(!status.contains("owners"), "{status}");

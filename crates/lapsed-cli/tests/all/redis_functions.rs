@@ -32,7 +32,7 @@ fn loading_by_url_is_idempotent() {
     let now = told["now"].as_u64();
     assert_eq!((told["before"].as_u64(), now), (None, Some(VERSION.into())), "{told}");
     let second = load(&[]);
-    let anew = format!("version {VERSION} of the functions loaded anew");
+    let anew = format!("version {VERSION} of the functions reloaded");
     assert!(second.out.contains(&anew), "{second:?}");
 
     let newer = VERSION + 1;

@@ -162,7 +162,8 @@ fn an_orphan_is_explained_swept_and_restored() {
 
     let dry = daemon.run(&["sweep", "chat", "--dry-run"]);
     assert_eq!(dry.code, 0, "{dry:?}");
-    for word in ["2 of 2 suspects would be reclaimed", "SESSION", "nobody connected since 20", "b2"]
+    for word in
+        ["2 of 2 suspects would be reclaimed", "SESSION", "no client connected since 20", "b2"]
     {
         assert!(dry.out.contains(word), "{word}: {}", dry.out);
     }

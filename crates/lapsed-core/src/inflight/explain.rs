@@ -53,7 +53,8 @@ impl Inflight {
         let mut because = Vec::new();
         let verdict = match &job.place {
             JobPlace::Queued => {
-                because.push(format!("`{key}` is on queue `{}`, in nobody's hands", job.queue));
+                because
+                    .push(format!("`{key}` is on queue `{}`; no worker has taken it", job.queue));
                 "queued"
             }
             JobPlace::Dead { why, at_ms, error, kept_in } => {

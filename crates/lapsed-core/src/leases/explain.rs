@@ -57,7 +57,7 @@ impl Leases {
                     lease.owner
                 ));
                 because.push(
-                    "it holds nothing any more: whoever touches the key clears it first, and the \
+                    "it holds nothing any more: the next operation on the key clears it first, and the \
                      sweep clears it when the system is idle"
                         .to_owned(),
                 );

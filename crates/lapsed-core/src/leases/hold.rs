@@ -75,7 +75,7 @@ impl LostLease {
         match self {
             LostLease::Told(loss) => loss.describe(),
             LostLease::Silence => {
-                "no renewal was answered for a whole TTL; by now somebody else may \
+                "no renewal was answered for a whole TTL; by now another owner may \
                                    hold it"
                     .to_owned()
             }

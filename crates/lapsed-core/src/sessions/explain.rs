@@ -40,16 +40,16 @@ impl Sessions {
         let verdict = match session.due_ms {
             None if session.references == 0 => {
                 because.push(format!(
-                    "nobody is counted as connected to `{key}`, but whoever writes it says that it is \
-                     not disconnected; it is kept until it is"
+                    "`{key}` has no references, but the application has not marked it as disconnected; \
+                     it is kept until it is marked"
                 ));
                 let refusal = self.refusal(session).await?;
                 self.words().obstacle(&mut because, refusal).unwrap_or("active")
             }
             None => {
                 because.push(format!(
-                    "`{key}` has {} references; it is kept as long as there is one. A reference \
-                     goes when its owner lets go of it, or with its owner's life",
+                    "`{key}` has {} references; it is kept as long as there is one. A reference ends \
+                     when its owner disconnects it, or with its owner's incarnation",
                     session.references
                 ));
                 "active"
@@ -71,12 +71,12 @@ impl Sessions {
                 "the last reference to `{id}` went {:.1} s ago",
                 seconds(now_ms.saturating_sub(at_ms))
             ),
-            None => format!("nobody has connected to `{id}` since it was activated or resumed"),
+            None => format!("no client has connected to `{id}` since it was activated or resumed"),
         });
         if now_ms < due_ms {
             let left = seconds(due_ms - now_ms);
             because.push(format!(
-                "its grace runs for another {left:.1} s on the store's clock; whoever connects \
+                "its grace runs for another {left:.1} s on the store's clock; a client that connects \
                  or resumes it until then keeps it"
             ));
             let asked_ms = session.disconnected_ms.map(|at_ms| at_ms + self.grace_ms());

@@ -65,7 +65,7 @@ impl ObjectLeases {
                 return refused("the key is forgotten, because nobody has used it for long");
             }
             if record.lease.is_some() || record.token != cleared.token {
-                return refused("somebody has held it since");
+                return refused("the key has been held since");
             }
             record.acquire(&cleared.lease.owner, cleared.lease.ttl_ms, Some(&request), &at);
             let (token, key) = (record.token.0, key.clone());

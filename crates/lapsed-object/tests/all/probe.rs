@@ -86,6 +86,6 @@ async fn an_unreachable_store_is_reported() {
     for engine in [ObjectEngine::Seaweed, ObjectEngine::Azurite] {
         let server = ObjectServer::shared(engine);
         // Port 1: nobody listens there.
-        refused(config(server, 1, &prefix()), "nobody answers there").await;
+        refused(config(server, 1, &prefix()), "no server answers there").await;
     }
 }

@@ -223,11 +223,16 @@ impl NativeInflight {
 
 fn record_change(id: &Name, letter: char, done: &mut Reconciled) {
     let (what, why) = match letter {
-        'a' => (Healed::Added, "it is in flight, and the life that holds it did not have it"),
-        'l' => (Healed::Added, "it is in flight, and nobody knows the life that holds it any more"),
-        'd' => (Healed::Added, "it is a dead letter, and was not among them"),
-        'p' => (Healed::Added, "it is queued, and was not on its queue"),
-        'r' => (Healed::Removed, "it was listed, and its record does not say so"),
+        'a' => (
+            Healed::Added,
+            "the job is in flight, but was missing from the jobs of the incarnation that holds it",
+        ),
+        'l' => {
+            (Healed::Added, "the job is in flight, but its incarnation was missing from the index")
+        }
+        'd' => (Healed::Added, "the job is a dead letter, but was missing from the dead letters"),
+        'p' => (Healed::Added, "the job is queued, but was missing from its queue"),
+        'r' => (Healed::Removed, "the job was listed, but its record does not say so"),
         other => {
             let why = match other {
                 'i' => "indexed",

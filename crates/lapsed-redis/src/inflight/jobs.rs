@@ -192,7 +192,7 @@ impl NativeInflight {
             (Some("queued"), _) => {
                 refused(format!("it is on its queue, `{}`, already", recovered.queue))
             }
-            (Some("flying"), _) => refused("somebody works on it".to_owned()),
+            (Some("flying"), _) => refused("a worker holds it".to_owned()),
             (Some("gone"), _) => refused(
                 "it is neither on its queue nor a dead letter any more: somebody has completed or \
                  deleted it"

@@ -77,7 +77,7 @@ impl KeyspaceListener {
             tokio::select! {
                 () = events.closed() => return,
                 ended = self.listen_at(&node) => if let Err(error) = ended {
-                    tracing::debug!(%error, "nobody can be listened to");
+                    tracing::debug!(%error, "cannot subscribe to notifications; retrying");
                 },
             }
             tokio::select! {

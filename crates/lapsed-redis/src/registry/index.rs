@@ -194,10 +194,11 @@ impl NativeRegistry {
 fn record_change(owner: &Name, keys: &[Name], letters: &str, done: &mut Reconciled) {
     for (key, letter) in keys.iter().zip(letters.chars()) {
         let (what, why) = match letter {
-            'a' => (Healed::Added, format!("`{owner}` holds it, and no life of that owner had it")),
-            'r' => {
-                (Healed::Removed, format!("a life of `{owner}` had it, and it is not its entry"))
-            }
+            'a' => (Healed::Added, format!("no incarnation of `{owner}` listed the entry")),
+            'r' => (
+                Healed::Removed,
+                format!("an incarnation of `{owner}` listed it, but does not hold it"),
+            ),
             other => {
                 let why = match other {
                     'i' => "indexed",

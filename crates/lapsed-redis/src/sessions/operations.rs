@@ -112,7 +112,7 @@ impl RedisSessions {
         let claim = claim.filter(|_| self.is_native());
         if self.is_native() && claim.is_none() && op != "resume" {
             return Err(Error::Invalid(format!(
-                "`{op}` needs an owner: a reference belongs to the server that somebody is connected to"
+                "`{op}` needs an owner: a reference belongs to the server that the client is connected to"
             )));
         }
         let mut started = None;

@@ -222,7 +222,7 @@ impl OwnerCheck {
 /// The problem `lost` for a token that holds nothing now.
 fn lost(token: u64) -> Problem {
     let detail = format!(
-        "nobody holds by the token {token} what the request names, and nothing was changed; leave it \
+        "the token {token} does not hold what the request names, and nothing was changed; leave it \
          out if the request names several"
     );
     Problem::new(StatusCode::CONFLICT, "lost", "You no longer hold it", detail)

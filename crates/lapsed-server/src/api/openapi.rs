@@ -26,7 +26,7 @@ use crate::systems::{self, SystemKind};
 #[openapi(
     info(
         title = "lapsed",
-        description = "Knows who is alive and what they hold, and takes back what the dead left behind."
+        description = "Tracks which processes are alive and what each holds, and takes back what dead ones held."
     ),
     components(schemas(schemas::Problem)),
     tags(

@@ -16,7 +16,7 @@ function promise(receipt) {
 async function putBack(receipt, done) {
   const agreed = await confirm({
     title: "Put it back?",
-    lines: [promise(receipt), "If its place has been taken since, nothing is changed and you are told why."],
+    lines: [promise(receipt), "If its place has been taken since, nothing is changed, and the answer says why."],
     yes: "Put it back",
   });
   if (!agreed) return null;

@@ -46,7 +46,7 @@ function figureList() {
 }
 
 const WORDS = { auto: "Auto", hold: "Hold", override: "Override" };
-const TOLD = { auto: "decides by itself again", hold: "holds: nobody else is declared dead until it is let go", override: "lets one pass through" };
+const TOLD = { auto: "decides by itself again", hold: "holds: nothing more is declared dead until it is released", override: "lets one pass through" };
 
 /** The brake: its state in words, and the buttons for its three settings. */
 function brakeOf(kind, name, refresh) {

@@ -64,7 +64,7 @@ export const REASONS = {
   never_connected: "never connected",
   lease_expired: "lease expired",
   decision_expired: "decision expired",
-  heartbeat_stale: "fell silent",
+  heartbeat_stale: "no heartbeat",
 };
 
 export function reason(word) {

@@ -183,10 +183,10 @@ impl AvailabilityPlan {
         let policy = &self.common.policy;
         let who = match policy.mode {
             SweepMode::Idempotent => "every daemon",
-            SweepMode::Leader => "whoever leads",
+            SweepMode::Leader => "the leader",
         };
         format!(
-            "{who} looks every {} for providers that have been silent for `stale_after_seconds` of the \
+            "{who} checks every {} for providers that have been silent for `stale_after_seconds` of the \
              configuration table, and sets them offline; give or take {} of jitter",
             show_span(policy.every),
             show_span(policy.every.mul_f64(policy.jitter))

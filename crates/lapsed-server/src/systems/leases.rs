@@ -225,11 +225,11 @@ impl LeasesPlan {
     fn describe_forgetting(&self) -> String {
         match self.times.forget_after {
             Some(after) => format!(
-                "forgets keys that nobody uses: {} after the deadline of the last lease, unless the \
+                "forgets unused keys: {} after the deadline of the last lease, unless the \
                  key has a state; its tokens do not start again",
                 show_span(after)
             ),
-            None => "forgets keys that nobody uses: never".to_owned(),
+            None => "forgets unused keys: never".to_owned(),
         }
     }
 
@@ -242,7 +242,7 @@ impl LeasesPlan {
             SweepMode::Leader => ", by the leader",
             SweepMode::Idempotent => "",
         };
-        let idle = self.common.policy.idle_grace.map_or("", |_| ", while nobody uses the leases");
+        let idle = self.common.policy.idle_grace.map_or("", |_| ", while the leases are not used");
         format!(
             "compares index and records: every {}{who}{idle}, with at most {requests_per_hour} \
              requests per hour of its own",
@@ -275,7 +275,7 @@ impl SystemPlan for LeasesPlan {
         let LeasesTimes { ttl, decision_ttl, bucket, .. } = self.times;
         let mut plan = vec![
             format!(
-                "a lease lasts {} from each renewal unless told, by the store's clock; a decision is \
+                "a lease lasts {} from each renewal unless a request sets another TTL, by the store's clock; a decision is \
                  kept for {}",
                 show_span(ttl),
                 show_span(decision_ttl)

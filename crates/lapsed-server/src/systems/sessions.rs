@@ -253,7 +253,7 @@ impl SystemPlan for SessionsPlan {
         let (policy, grace) = (&self.common.policy, self.times.grace);
         let mut plan = vec![
             format!(
-                "a session that nobody is connected to is kept for {}, by the store's clock",
+                "a session without a connected client is kept for {}, by the store's clock",
                 show_span(grace)
             ),
             format!(

@@ -67,7 +67,7 @@ pub fn check_stores(observed: &Observed) -> Vec<Complaint> {
     let strangers = mirror.online.iter().chain(&mirror.deactivated).chain(&mirror.heartbeats);
     for id in strangers.chain(mirror.capacity.keys()) {
         if !known.contains(id.as_str()) {
-            let why = "in the mirror, and the truth knows nobody by that id".to_owned();
+            let why = "in the mirror, and the truth has no provider with that id".to_owned();
             found.push(Complaint::Membership { id: id.clone(), why });
         }
     }

@@ -205,7 +205,7 @@ pub async fn explain_gives_reasons(f: SessionsFixture) {
     f.activate(&["new"]).await;
     let (word, why) = verdict("new").await;
     assert_eq!(word, "grace", "{why}");
-    assert!(why.contains("nobody has connected"), "{why}");
+    assert!(why.contains("no client has connected"), "{why}");
     f.disconnect(&server, "active").await;
     let (word, why) = verdict("active").await;
     assert_eq!(word, "grace", "{why}");

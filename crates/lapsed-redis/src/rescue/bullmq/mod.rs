@@ -231,7 +231,7 @@ async fn find_in(reader: &Reader<'_>, queue: &Queue, id: &str) -> Result<FoundJo
     }
     Ok(found(
         "queued",
-        vec![format!("job `{id}` of queue `{name}` has no lock: nobody works on it")],
+        vec![format!("job `{id}` of queue `{name}` has no lock: no worker runs it")],
     ))
 }
 

@@ -69,15 +69,19 @@ fn instant(events: Option<String>) -> String {
     let tells =
         |events: &str| events.contains('E') && (events.contains('x') || events.contains('A'));
     match events {
-        Some(events) if tells(&events) => "it tells who fell silent at once (instant)".to_owned(),
+        Some(events) if tells(&events) => {
+            "keyspace notifications report expired heartbeats immediately (instant)".to_owned()
+        }
         Some(_) => {
             "warning: `instant` needs `CONFIG SET notify-keyspace-events Ex` there; until then \
-                    the silent are found by the next pass"
+                    the next pass finds expired heartbeats"
                 .to_owned()
         }
-        None => "whether it tells who fell silent at once cannot be asked here; `instant` needs \
+        None => {
+            "this server does not say whether its keyspace notifications are on; `instant` needs \
                  notify-keyspace-events Ex"
-            .to_owned(),
+                .to_owned()
+        }
     }
 }
 
@@ -85,13 +89,13 @@ fn triggers(plan: &dyn SystemPlan, there: usize, all: usize) -> String {
     let id = &plan.common().id;
     match there {
         0 => format!(
-            "{id}: no triggers: what an application changes by itself is followed when mirror and truth \
-             are compared (`lapsed schema apply --triggers{{again}}` makes it at once)"
+            "{id}: no triggers: the application's own changes are followed when mirror and truth are \
+             compared (with `lapsed schema apply --triggers{{again}}`, at once)"
         ),
         there if there < all => format!(
             "warning: {id}: only {there} of {all} triggers are there or enabled; `lapsed schema apply \
              --triggers{{again}}` makes them all"
         ),
-        _ => format!("{id}: triggers tell what an application changes by itself"),
+        _ => format!("{id}: triggers report the application's own changes"),
     }
 }

@@ -38,7 +38,7 @@ pub fn facts(status: &SystemStatus) -> Vec<(&'static str, String)> {
     };
     let behind = match of.mirror_behind {
         0 => String::new(),
-        number => format!("; {} changes not told yet", count(number)),
+        number => format!("; {} changes not in the mirror yet", count(number)),
     };
     let place = of.mirror_name.as_ref().map_or("memory".to_owned(), |name| format!("`{name}`"));
     let mut facts = vec![

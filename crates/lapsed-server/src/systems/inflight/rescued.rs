@@ -77,7 +77,7 @@ pub struct Rescued {
 const SHOWN_BY_HEARTBEATS: &str = "sidekiq";
 
 /// Where `quarantine` has an effect.
-pub const QUARANTINE_IS_FOR: &str = "goes with the preset of a job system, such as preset = \"sidekiq\": nothing else tells the class of a job";
+pub const QUARANTINE_IS_FOR: &str = "goes with the preset of a job system, such as preset = \"sidekiq\": without it, the class of a job is not known";
 
 /// Where `seen` has an effect.
 pub const SEEN_IS_FOR: &str =

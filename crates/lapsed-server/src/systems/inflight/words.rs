@@ -16,8 +16,8 @@ pub const WORDS: KindWords = KindWords {
     entries_shown: "in flight",
     reclaimed: "recovered",
     columns: &["job", "worker", "incarnation"],
-    next_step: "To see where one is: lapsed explain {system} JOB{again}; those that are not to be tried \
-                again: lapsed dead list {system}{again}",
+    next_step: "To see where one is: lapsed explain {system} JOB{again}. To list jobs that will not be \
+                retried: lapsed dead list {system}{again}",
     restored: "{key} is back on its queue",
     promise: "Job {key} goes back on its queue in {system}, for the next worker to take.",
     dead_letters: true,

@@ -12,8 +12,8 @@ pub const WORDS: KindWords = KindWords {
     owners: None,
     reclaimed: "cleared",
     columns: &["key", "owner", "token"],
-    dead_after: "a lease lasts {threshold} from each renewal unless told",
-    promise: "{key} in {system} is granted to {owner} anew, with the next token; its old token stays \
+    dead_after: "a lease lasts {threshold} from each renewal unless a request sets another TTL",
+    promise: "{key} in {system} is granted to {owner} again, with the next token; its old token stays \
               dead.",
     ..GENERAL
 };
