@@ -7,6 +7,7 @@ use crate::operations::Source;
 
 /// The reads whose answer says which store it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReadKind {
     Available,
     Count,

@@ -155,6 +155,7 @@ pub struct Sourced<T> {
 
 /// Which store an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Source {
     Mirror,
     /// The truth, because the mirror did not answer or was not asked.

@@ -45,6 +45,7 @@ pub struct ProviderChange {
 /// Answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ProviderBeat {
     Noted,
     /// The provider may not work. Nothing was recorded.

@@ -10,6 +10,7 @@ use lapsed_core::name::Name;
 /// Status of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
+#[non_exhaustive]
 pub enum SessionStatus {
     Active,
     /// It waits for payment; its provider stays occupied.
@@ -88,6 +89,7 @@ impl WorkSession {
 
 /// A change of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SessionChange {
     /// A provider accepts it. A session that does not exist is created.
     Accept {
@@ -145,6 +147,7 @@ impl SessionChange {
 
 /// Why a session was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SessionRefusal {
     NoSuchSession,
     /// The provider that should get it does not exist.

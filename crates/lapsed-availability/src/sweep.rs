@@ -225,12 +225,10 @@ impl Availability {
                 decided_ago_ms: at_ms.saturating_sub(pending.decided_ms),
             });
         }
-        let carried = match (batch.act, flips.is_empty()) {
-            (PassMode::DryRun, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
-            (PassMode::Reclaim, true) => Vec::new(),
-            (PassMode::Reclaim, false) => {
-                self.carry_out(batch, &flips, settings.stale_ms()).await?
-            }
+        let carried = match (batch.act.reclaims(), flips.is_empty()) {
+            (false, _) => flips.iter().map(|_| Outcome::Reclaimed(None)).collect(),
+            (true, true) => Vec::new(),
+            (true, false) => self.carry_out(batch, &flips, settings.stale_ms()).await?,
         };
         let mut carried = carried.into_iter();
         let outcomes = decided.into_iter().map(|decided| match decided {

@@ -114,6 +114,7 @@ fn check_count(jobs: usize) -> Result<()> {
 /// Result of putting one job on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Enqueued {
     /// The job is on its queue.
     Queued,
@@ -149,6 +150,7 @@ pub struct Taken {
 /// Result of registering one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
+#[non_exhaustive]
 pub enum Tracked {
     /// The job is now in flight.
     Tracked { token: JobToken },
@@ -198,6 +200,7 @@ pub enum Finish {
 /// Result of ending one claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Finished {
     /// The claim was current and has ended.
     Done,
@@ -240,6 +243,7 @@ impl Finished {
 /// Where a job is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
+#[non_exhaustive]
 pub enum JobPlace {
     Queued,
     InFlight {
@@ -351,6 +355,7 @@ pub struct RecoveredJob {
 /// What was done with a job whose worker died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum RecoveryAction {
     /// The job is back on its queue.
     PutBack,
@@ -358,6 +363,17 @@ pub enum RecoveryAction {
     DeadLetter,
     /// The job was removed; the receipt keeps its payload.
     Dropped,
+}
+
+impl RecoveryAction {
+    /// The word used in metrics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RecoveryAction::PutBack => "put_back",
+            RecoveryAction::DeadLetter => "dead_letter",
+            RecoveryAction::Dropped => "dropped",
+        }
+    }
 }
 
 /// What a store implements for `inflight`.

@@ -332,6 +332,7 @@ pub struct Loss {
 /// Why a token is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum LossReason {
     /// The lease expired or was released, and the key was not acquired again since.
     Ended,

@@ -83,6 +83,7 @@ impl From<Name> for String {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Kind {
     /// Keys, such as connections, and the owner that holds each.
     Registry,

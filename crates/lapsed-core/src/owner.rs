@@ -73,6 +73,7 @@ pub struct Beat {
 /// How an incarnation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Ending {
     /// No heartbeat arrived for longer than its TTL.
     Dead,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::name::{Kind, Name, SystemId};
-use crate::owner::Incarnation;
+use crate::owner::{Ending, Incarnation};
 use crate::reconcile::{ReconcileEnd, ReconcileReport, Reconciled};
 use crate::sweep::{PassMode, PassReport};
 
@@ -106,6 +106,16 @@ impl Reason {
             Reason::LeaseExpired => "lease_expired",
             Reason::DecisionExpired => "decision_expired",
             Reason::HeartbeatStale => "heartbeat_stale",
+        }
+    }
+}
+
+impl From<Ending> for Reason {
+    /// The reason for which a pass reclaims what an incarnation held that has ended like this.
+    fn from(ending: Ending) -> Reason {
+        match ending {
+            Ending::Dead => Reason::OwnerDead,
+            Ending::Retired => Reason::OwnerRetired,
         }
     }
 }

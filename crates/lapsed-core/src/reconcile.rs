@@ -86,6 +86,7 @@ pub struct IndexChange {
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(as = ChangeKind))]
+#[non_exhaustive]
 pub enum Healed {
     /// The entry was missing in the index.
     Added,
@@ -151,6 +152,7 @@ impl ReconcileReport {
 
 /// How much of the index one run has covered. Only a whole run knows the total drift.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum ReconcileEnd<'e> {
     /// All rows were compared.
     Whole,
@@ -158,6 +160,19 @@ pub enum ReconcileEnd<'e> {
     Part,
     /// The run ended because of this error.
     Failed(&'e Error),
+}
+
+impl<'e> ReconcileEnd<'e> {
+    pub fn is_whole(self) -> bool {
+        matches!(self, ReconcileEnd::Whole)
+    }
+
+    pub fn error(self) -> Option<&'e Error> {
+        match self {
+            ReconcileEnd::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// Options of a reconciliation.

@@ -30,6 +30,7 @@ pub const KEYS_MAX: usize = 10_000;
 /// Whether a registration may take a key from another owner that has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum TakePolicy {
     /// It may: the newest connection wins. It never takes a key from a newer incarnation of the
     /// same owner.
@@ -50,6 +51,7 @@ pub struct Holder {
 /// Result of one registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
+#[non_exhaustive]
 pub enum Registered {
     /// The key was free.
     New,

@@ -132,6 +132,7 @@ pub struct ReferenceChange {
 /// Result of a deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
+#[non_exhaustive]
 pub enum Deleted {
     /// The session was deleted together with its index entries.
     Deleted,

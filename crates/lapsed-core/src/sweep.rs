@@ -91,6 +91,7 @@ pub struct Batch {
 /// Why the guard refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Refusal {
     /// A heartbeat arrived first: the owner is alive.
     Alive,
@@ -167,6 +168,7 @@ impl fmt::Display for Refusal {
 
 /// Result for one suspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Outcome {
     /// It was reclaimed, with this receipt. In a dry run: it would be reclaimed, and nothing was
     /// written.

@@ -121,8 +121,8 @@ fn owners(view: &StatusView) -> Table {
 
 fn state(owner: &OwnerInfo, now_ms: u64) -> &'static str {
     match owner.ended {
-        Some((Ending::Dead, _)) => "dead",
         Some((Ending::Retired, _)) => "retired",
+        Some(_) => "dead",
         None if owner.due_ms <= now_ms => "overdue",
         None => "live",
     }

@@ -12,6 +12,7 @@ use lapsed_core::clock::Clock;
 
 /// The kinds of requests; each kind has its own price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum RequestKind {
     Get,
     Put,

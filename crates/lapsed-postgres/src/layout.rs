@@ -24,6 +24,7 @@ pub struct Layout {
 /// The type of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum IdType {
     #[default]
     Uuid,

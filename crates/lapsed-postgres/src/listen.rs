@@ -31,6 +31,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ChangeEvent {
     /// This provider was changed: its status, its sessions, or whether it may work.
     Provider(Name),

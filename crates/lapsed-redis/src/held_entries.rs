@@ -1,6 +1,6 @@
 //! The entries that each incarnation holds: one sorted set an incarnation and shard, all scores 0, so that it is read by key.
 
-use lapsed_core::owner::{Claim, Ending, Incarnation};
+use lapsed_core::owner::{Claim, Incarnation};
 use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::Suspect;
 use lapsed_core::{Name, Result};
@@ -79,10 +79,7 @@ impl OwnerService {
     pub async fn left_by(&self, claim: &Claim, limit: usize) -> Result<Vec<Suspect>> {
         let Some(owner) = self.owner(claim).await? else { return Ok(Vec::new()) };
         let Some((ending, _)) = owner.ended else { return Ok(Vec::new()) };
-        let reason = match ending {
-            Ending::Dead => Reason::OwnerDead,
-            Ending::Retired => Reason::OwnerRetired,
-        };
+        let reason = Reason::from(ending);
         let keys = self.all_held(owner.incarnation, None, limit).await?;
         let suspect = |key| Suspect {
             key,

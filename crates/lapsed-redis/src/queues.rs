@@ -6,6 +6,7 @@ use crate::names::{Template, slot};
 
 /// The format of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum QueueFormat {
     /// lapsed's own: a list of ids, whose records are in a hash.
     #[default]

@@ -291,10 +291,10 @@ impl SystemContext {
     /// The server's clock when it was last known to answer in time: not long ago, and after every
     /// absence is written down. Without a look in a dry run, which leaves no trace; 0: not known.
     pub async fn last_seen_for(&self, shard: &Shard, act: PassMode) -> Result<u64> {
-        match act {
-            PassMode::Reclaim => self.seen_ms(shard).await,
-            PassMode::DryRun if !shard.presence.run_recorded.load(Ordering::Acquire) => Ok(0),
-            PassMode::DryRun => Ok(shard.presence.seen_ms.load(Ordering::Acquire)),
+        match act.reclaims() {
+            true => self.seen_ms(shard).await,
+            false if !shard.presence.run_recorded.load(Ordering::Acquire) => Ok(0),
+            false => Ok(shard.presence.seen_ms.load(Ordering::Acquire)),
         }
     }
 

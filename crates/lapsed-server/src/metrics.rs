@@ -225,10 +225,10 @@ impl Metrics {
         let oldest = Duration::from_millis(census.oldest_late_ms);
         self.oldest_seconds.get_or_create(&of).set(oldest.as_secs_f64());
         self.population.get_or_create(&of).set(census.population as i64);
-        let brake = match verdict {
-            BrakeVerdict::Open | BrakeVerdict::Overridden { .. } => 0.0,
-            BrakeVerdict::Opening { .. } => 0.5,
-            BrakeVerdict::Held { .. } => 1.0,
+        let brake = match verdict.state() {
+            "open" => 0.0,
+            "opening" => 0.5,
+            _ => 1.0,
         };
         self.brake.get_or_create(&of).set(brake);
         for cause in HeldBy::ALL {

@@ -103,7 +103,6 @@ impl Assembly {
         store: Arc<dyn Store>,
     ) -> (Sweeper, Option<Campaign>) {
         let (campaign, leadership) = match self.policy.mode {
-            SweepMode::Idempotent => (None, None),
             SweepMode::Leader => {
                 let (campaign, leadership) = Campaign::new(
                     store.clone(),
@@ -114,6 +113,8 @@ impl Assembly {
                 );
                 (Some(campaign), Some(leadership))
             }
+            // Every process sweeps: the guard makes that harmless.
+            _ => (None, None),
         };
         let parts = SweeperParts::new(self.process.clone(), sweep, store)
             .policy(self.policy.clone())

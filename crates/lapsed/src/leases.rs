@@ -119,7 +119,7 @@ impl LeasesSystem {
         let request = AcquireRequest { key, owner, ttl_ms, request: None };
         match self.leases.hold(&request, wait, HoldOptions::default()).await? {
             HoldAttempt::Hold(hold) => Ok(Some(LeaseGuard { hold })),
-            HoldAttempt::Held(_) => Ok(None),
+            _ => Ok(None),
         }
     }
 

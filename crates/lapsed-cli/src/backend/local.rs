@@ -89,9 +89,9 @@ impl Backend for LocalBackend {
         let live = self.live(system)?;
         let (_stopper, stop) = StopSignal::channel();
         let pass = async { Ok(live.pass(act, LIST_MAX, &stop).await) };
-        match act {
-            PassMode::DryRun => Ok(self.runtime.block_on(pass)?),
-            PassMode::Reclaim => self.audited(live, ("sweep", system), pass, sweeps::audit_outcome),
+        match act.reclaims() {
+            true => self.audited(live, ("sweep", system), pass, sweeps::audit_outcome),
+            false => Ok(self.runtime.block_on(pass)?),
         }
     }
 
@@ -114,11 +114,9 @@ impl Backend for LocalBackend {
             };
             reconciler.run(order, &stop, &mut seen).await
         };
-        match act {
-            PassMode::DryRun => Ok(self.runtime.block_on(run)?),
-            PassMode::Reclaim => {
-                self.audited(live, ("reconcile", system), run, Reconciliation::audit_outcome)
-            }
+        match act.reclaims() {
+            true => self.audited(live, ("reconcile", system), run, Reconciliation::audit_outcome),
+            false => Ok(self.runtime.block_on(run)?),
         }
     }
 

@@ -193,7 +193,7 @@ fn word(what: Healed, dry_run: bool) -> &'static str {
         (Healed::Added, true) => "add",
         (Healed::Removed, true) => "remove",
         (Healed::Corrected, true) => "correct",
-        (what, false) => what.as_str(),
+        (what, _) => what.as_str(),
     }
 }
 

@@ -295,6 +295,67 @@ fn no_two_public_types_share_a_name() {
     assert!(places.is_empty(), "{places:#?}");
 }
 
+/// The crates whose types other crates use: what they export must be able to grow.
+const LIBRARIES: &[&str] = &[
+    "lapsed",
+    "lapsed-core",
+    "lapsed-availability",
+    "lapsed-embedded",
+    "lapsed-object",
+    "lapsed-postgres",
+    "lapsed-redis",
+];
+
+/// Public enums without `#[non_exhaustive]`, and why. Those that a store implements are closed on purpose: with
+/// one more variant, every store must fail to compile until it handles it. Nothing that reads an answer does.
+const CLOSED: &[(&str, &str)] = &[
+    ("AcquireOutcome", "a rule's verdict, which each store of leases writes"),
+    ("Acquired", "granted, or held by another"),
+    ("BreakerState", "the three states of a circuit breaker"),
+    ("Decision", "a transaction commits or rolls back"),
+    ("Downgrade", "a yes or no with a name"),
+    ("Fenced", "done or lost, like a `Result`"),
+    ("Finish", "an order that each store of jobs carries out"),
+    ("Flipped", "an answer of the truth, which the mirror must follow"),
+    ("IdleRecord", "a rule's verdict, which each store of leases writes"),
+    ("JobDecision", "a rule's verdict, which each store of jobs writes"),
+    ("LeaseState", "what each store of leases writes and reads back"),
+    ("LogStatus", "a provider's status in its log: online or offline"),
+    ("MirrorBeat", "an answer of the mirror, on which the operations decide"),
+    ("QueueEnd", "a queue has two ends"),
+    ("RedisInflight", "the modes of a system on Redis, inside the library"),
+    ("RedisRegistry", "the modes of a system on Redis, inside the library"),
+    ("RedisSessionsKeys", "the modes of a system on Redis, inside the library"),
+    ("ReferenceStep", "a reference begins or ends"),
+    ("RemovedLease", "what each store of leases puts into a receipt and restores"),
+    ("SeenBeat", "an answer of the mirror, on which the operations decide"),
+    ("SessionOutcome", "done or refused, like a `Result`"),
+    ("SnapshotTurn", "an answer of the mirror, on which the operations decide"),
+    ("StoreUse", "a store is exclusive, shared, or paid by request, inside the library"),
+    ("Subject", "what each store of leases sweeps"),
+    ("SweepMoment", "a moment of the conformance suites"),
+    ("Triggers", "a yes or no with a name"),
+    ("What", "an event of the conformance suites"),
+];
+
+#[test]
+fn public_enums_can_grow_without_breaking_a_caller() {
+    let mut closed = BTreeSet::new();
+    for (_, text) in LIBRARIES.iter().flat_map(|name| sources(name, &[".rs"])) {
+        let mut can_grow = false;
+        for line in text.lines().map(str::trim_start) {
+            if let Some(rest) = line.strip_prefix("pub enum ") {
+                let name: String = rest.chars().take_while(|c| is_part_of_word(*c)).collect();
+                closed.extend((!can_grow).then_some(name));
+            }
+            // The attribute and the enum are in one block of attributes.
+            can_grow = line == "#[non_exhaustive]" || (can_grow && line.starts_with("#["));
+        }
+    }
+    let listed = CLOSED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(closed, listed, "make the enum #[non_exhaustive], or list it with the reason");
+}
+
 #[test]
 fn doc_comments_say_something() {
     let mut short = Vec::new();

@@ -99,6 +99,7 @@ impl FromStr for OnDeath {
 /// Why a job is a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum DeadLetterReason {
     /// Its worker reported a failure, or its worker died and the policy treats that as a failure.
     Failed,

@@ -52,6 +52,7 @@ impl HoldOptions {
 }
 
 /// Result of an attempt to hold a lease.
+#[non_exhaustive]
 pub enum HoldAttempt {
     /// The lease is held until it is dropped, released or lost.
     Hold(Hold),

@@ -33,10 +33,18 @@ const HEED: Duration = Duration::from_secs(1);
 
 /// Whether a pass changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PassMode {
     Reclaim,
     /// Reads the same pages and evaluates the same guard, but changes nothing.
     DryRun,
+}
+
+impl PassMode {
+    /// Whether the pass may change the store. A store that does not know a mode changes nothing.
+    pub fn reclaims(self) -> bool {
+        matches!(self, PassMode::Reclaim)
+    }
 }
 
 /// What a sweeper needs.

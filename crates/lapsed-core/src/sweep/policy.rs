@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 /// Which processes sweep if several could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum SweepMode {
     /// All of them; the guard makes that harmless.
     #[default]
@@ -17,8 +18,19 @@ pub enum SweepMode {
     Leader,
 }
 
+impl SweepMode {
+    /// The word used in the configuration file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SweepMode::Idempotent => "idempotent",
+            SweepMode::Leader => "leader",
+        }
+    }
+}
+
 /// When a pass that reached `max_ops` or `max_runtime` goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WhenCapped {
     /// After a tenth of the interval.
     #[default]

@@ -219,6 +219,7 @@ impl Story {
                 Some(JobPlace::Queued) => queued += 1,
                 Some(JobPlace::InFlight { .. }) => in_flight += 1,
                 Some(JobPlace::Dead { .. }) => dead += 1,
+                Some(other) => panic!("{when}: {id} is {other:?}"),
                 None => {}
             }
             let p = &self.promised;

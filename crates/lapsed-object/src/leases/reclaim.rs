@@ -98,11 +98,9 @@ impl ObjectLeases {
             }
             let plans: Result<Vec<ReclaimPlan>> = run_bounded(plans).await.into_iter().collect();
             let plans = plans?;
-            match batch.act {
-                PassMode::DryRun => {
-                    outcomes.extend(plans.iter().map(|plan| plan.verdict.preview()))
-                }
-                PassMode::Reclaim => outcomes.extend(self.carry_out(&batch.id, plans).await?),
+            match batch.act.reclaims() {
+                true => outcomes.extend(self.carry_out(&batch.id, plans).await?),
+                false => outcomes.extend(plans.iter().map(|plan| plan.verdict.preview())),
             }
         }
         Ok(answer(outcomes))
@@ -126,9 +124,9 @@ impl ObjectLeases {
         if duplicate {
             return Ok(plan);
         }
-        let seen = match batch.act {
-            PassMode::Reclaim => self.walks.take(&suspect.key),
-            PassMode::DryRun => self.walks.seen(&suspect.key),
+        let seen = match batch.act.reclaims() {
+            true => self.walks.take(&suspect.key),
+            false => self.walks.seen(&suspect.key),
         };
         let ListedSuspect { entries, held } =
             seen.unwrap_or(ListedSuspect { entries: Vec::new(), held: None });

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use lapsed_availability::{Flip, Flipped, ProviderState};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
-use lapsed_core::sweep::{Batch, BatchId, PassMode, Refusal};
+use lapsed_core::sweep::{Batch, BatchId, Refusal};
 use lapsed_core::{Error, Name, SystemId};
 use serde_json::json;
 use tokio_postgres::Row;
@@ -173,9 +173,9 @@ impl PostgresTruth {
             Pieces::One => self.flip_piece(call, batch, flips, stale_ms).await?,
             Pieces::AsNeeded => self.flip_halves(call, batch, flips, stale_ms).await?,
         };
-        Ok(match batch.act {
-            PassMode::Reclaim => TransactionEnd::Commit(flipped),
-            PassMode::DryRun => TransactionEnd::Rollback(flipped),
+        Ok(match batch.act.reclaims() {
+            true => TransactionEnd::Commit(flipped),
+            false => TransactionEnd::Rollback(flipped),
         })
     }
 

@@ -27,6 +27,7 @@ async fn heard(b: &Bench, listener: &mut ChangeListener) -> Vec<String> {
             ChangeEvent::Provider(id) => all.push(id.to_string()),
             ChangeEvent::Setting(key) => all.push(format!("setting {key}")),
             ChangeEvent::Gap => all.push("gap".to_owned()),
+            other => all.push(format!("{other:?}")),
         }
     }
 }

@@ -269,6 +269,7 @@ impl AdoptedInflight {
                 self.move_letter(&receipt.key, how, Some(seq)).await?
             }
             RecoveryAction::Dropped => self.put_dropped_back(&receipt, &recovered).await?,
+            other => return refused(format!("this version cannot put back what was `{other:?}`")),
         };
         Ok(match outcome {
             LetterOutcome::Done => Restored::Restored {

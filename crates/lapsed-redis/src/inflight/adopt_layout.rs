@@ -15,6 +15,7 @@ const LOCK_TTL_MIN: Duration = Duration::from_secs(120);
 
 /// Where a job is kept that will not be retried automatically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeadLetterPlace {
     /// In Sidekiq's own set of dead jobs, in Sidekiq's format, where its users look for it. Only
     /// for Sidekiq's queues.

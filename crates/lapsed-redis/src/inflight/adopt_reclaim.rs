@@ -265,5 +265,8 @@ pub(crate) fn log_recovery(receipt: &Receipt) {
             let rule = OnDeath::Drop;
             tracing::warn!(%system, %job, %queue, %owner, crashes, %rule, "an orphaned job was dropped");
         }
+        (other, _) => {
+            tracing::warn!(%system, %job, %queue, %owner, crashes, action = ?other, "an orphaned job was recovered");
+        }
     }
 }

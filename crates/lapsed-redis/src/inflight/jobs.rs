@@ -172,7 +172,7 @@ impl NativeInflight {
             .map_err(|_| context.connection.unexpected_answer("receipts"))?;
         let kept = match recovered.did {
             RecoveryAction::Dropped => self.kept(seq).await?,
-            RecoveryAction::PutBack | RecoveryAction::DeadLetter => Vec::new(),
+            _ => Vec::new(),
         };
         let place = self.inner.recovery.outbox.as_ref().unwrap_or(&recovered.queue);
         let args = self.job_keys().key(self.key("restored")).key(self.queue_key(place));

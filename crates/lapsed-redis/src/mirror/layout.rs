@@ -70,7 +70,7 @@ impl MirrorLayout {
         }
         if self.instant {
             return Err(Error::Invalid(
-                "`instant` does not work on a cluster, where each node reports its own keys only; \
+                "`instant` does not work on a cluster, where each node reports only its own keys; \
                  without it those who fall silent are found by the next pass"
                     .to_owned(),
             ));

@@ -27,6 +27,7 @@ const ASKED_EVERY: Duration = Duration::from_secs(5);
 
 /// An event that the server announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MirrorEvent {
     /// This setting has changed.
     Invalidated(String),

@@ -308,10 +308,10 @@ impl RedisSessions {
         done.examined += ids.len() as u64;
         // A dry run has told of those that are sessions when it met them as such; and of those that
         // are in both indexes when it met them in the first.
-        let reported = match (act, which) {
-            (PassMode::Reclaim, _) => "",
-            (PassMode::DryRun, 0) => "achr",
-            (PassMode::DryRun, _) => "achrx",
+        let reported = match (act.reclaims(), which) {
+            (true, _) => "",
+            (false, 0) => "achr",
+            (false, _) => "achrx",
         };
         self.compare_all(shard, ids.into_iter().collect(), act, reported, &mut done).await?;
         done.next = match next.as_str() {

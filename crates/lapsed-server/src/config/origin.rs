@@ -75,10 +75,7 @@ impl Show for Limit {
 
 impl Show for SweepMode {
     fn show(&self) -> String {
-        match self {
-            SweepMode::Idempotent => "idempotent".to_owned(),
-            SweepMode::Leader => "leader".to_owned(),
-        }
+        self.as_str().to_owned()
     }
 }
 

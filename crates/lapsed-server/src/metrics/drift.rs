@@ -42,7 +42,7 @@ impl ReconcileSeries {
 
     /// Counts one page. Dry runs change nothing and are not counted.
     pub fn page(&self, of: &OfSystem, page: &Reconciled, act: PassMode) {
-        if act == PassMode::DryRun {
+        if !act.reclaims() {
             return;
         }
         for change in &page.changes {
@@ -52,14 +52,14 @@ impl ReconcileSeries {
 
     /// Counts a run that ended. Only a run that examined everything sets the gauge of the drift.
     pub fn ended(&self, of: &OfSystem, report: &ReconcileReport, ended: ReconcileEnd<'_>) {
-        let word = match (ended, report.agree) {
-            (ReconcileEnd::Failed(_), _) => "error",
-            (ReconcileEnd::Part, _) => "part",
-            (ReconcileEnd::Whole, true) => "agree",
-            (ReconcileEnd::Whole, false) => "drift",
+        let word = match (ended.is_whole(), report.agree) {
+            (true, true) => "agree",
+            (true, false) => "drift",
+            (false, _) if ended.error().is_some() => "error",
+            (false, _) => "part",
         };
         self.runs.get_or_create(&of.by_ended(word)).inc();
-        if let ReconcileEnd::Whole = ended {
+        if ended.is_whole() {
             self.drift.get_or_create(of).set(report.drift() as i64);
         }
     }

@@ -167,11 +167,11 @@ fn log_pass(report: &PassReport, counted: bool) {
 fn log_reconciled(report: &ReconcileReport, ended: ReconcileEnd<'_>) {
     let ReconcileReport { system, kind, dry_run, examined, finished, took_ms, .. } = report;
     let drift = report.drift();
-    match ended {
-        ReconcileEnd::Failed(error) => {
+    match ended.error() {
+        Some(error) => {
             tracing::warn!(%kind, %system, dry_run, examined, drift, took_ms, %error, "reconciliation failed before its end");
         }
-        ReconcileEnd::Whole | ReconcileEnd::Part => {
+        None => {
             tracing::info!(%kind, %system, dry_run, examined, drift, finished, took_ms, "reconciled");
         }
     }

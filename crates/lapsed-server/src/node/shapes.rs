@@ -246,24 +246,18 @@ impl BrakeStatus {
         words: String,
     ) -> Self {
         let in_use = record.overriding.as_ref().map(|overriding| overriding.reason.clone());
-        let (word, reason) = match &record.setting {
-            BrakeSetting::Auto => ("auto", in_use),
-            BrakeSetting::Hold => ("hold", None),
-            BrakeSetting::Override { reason } => ("override", Some(reason.clone())),
-        };
-        let (state, held_by, held_until_ms) = match verdict {
-            BrakeVerdict::Open | BrakeVerdict::Overridden { .. } => ("open", None, None),
-            BrakeVerdict::Opening { .. } => ("opening", None, None),
-            BrakeVerdict::Held { by, until_ms } => ("held", Some(by.as_str()), *until_ms),
+        let reason = match &record.setting {
+            BrakeSetting::Auto => in_use,
+            setting => setting.reason().map(str::to_owned),
         };
         BrakeStatus {
             system: system.name.to_string(),
             kind: system.kind.to_string(),
-            setting: word.to_owned(),
+            setting: record.setting.as_str().to_owned(),
             reason,
-            state: state.to_owned(),
-            held_by: held_by.map(str::to_owned),
-            held_until_ms,
+            state: verdict.state().to_owned(),
+            held_by: verdict.held_by().map(|by| by.as_str().to_owned()),
+            held_until_ms: verdict.held_until_ms(),
             words: named(&words, system),
         }
     }

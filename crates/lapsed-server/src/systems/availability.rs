@@ -182,8 +182,8 @@ impl AvailabilityPlan {
     fn describe_pass(&self) -> String {
         let policy = &self.common.policy;
         let who = match policy.mode {
-            SweepMode::Idempotent => "every daemon",
             SweepMode::Leader => "the leader",
+            _ => "every daemon",
         };
         format!(
             "{who} checks every {} for providers that have been silent for `stale_after_seconds` of the \

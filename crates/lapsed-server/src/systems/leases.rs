@@ -240,7 +240,7 @@ impl LeasesPlan {
         };
         let who = match self.common.policy.mode {
             SweepMode::Leader => ", by the leader",
-            SweepMode::Idempotent => "",
+            _ => "",
         };
         let idle = self.common.policy.idle_grace.map_or("", |_| ", while the leases are not used");
         format!(

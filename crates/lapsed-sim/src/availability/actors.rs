@@ -159,7 +159,7 @@ impl ProviderClient {
                 match self.beat(&id).await {
                     Some(ProviderBeat::Offline) => break,
                     Some(ProviderBeat::Deactivated) => self.pause(1_000, 5_000).await,
-                    Some(ProviderBeat::Noted | ProviderBeat::Unavailable) | None => {}
+                    _ => {}
                 }
                 if self.context.is_over() {
                     return;

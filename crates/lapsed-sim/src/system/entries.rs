@@ -17,6 +17,7 @@ fn put(registered: &Registered) -> ExpectedPut {
         Registered::Kept => ExpectedPut::Kept,
         Registered::Moved { from } => ExpectedPut::Moved(from.incarnation.0),
         Registered::Taken { by } => ExpectedPut::Taken(by.incarnation.0),
+        other => panic!("the model does not predict {other:?}"),
     }
 }
 

@@ -336,6 +336,7 @@ fn batch_text(answer: &BatchAnswer) -> String {
         Outcome::Refused(why) => why.to_string(),
         Outcome::Gone => "gone".to_owned(),
         Outcome::InDoubt => "in doubt".to_owned(),
+        other => format!("{other:?}"),
     };
     answer.outcomes.iter().map(word).collect::<Vec<_>>().join(" ")
 }

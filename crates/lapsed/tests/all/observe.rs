@@ -63,6 +63,7 @@ impl Observer for Log {
             ReconcileEnd::Whole => "whole".to_owned(),
             ReconcileEnd::Part => "part".to_owned(),
             ReconcileEnd::Failed(error) => error.to_string(),
+            other => format!("{other:?}"),
         };
         self.note(format!("reconciled {}: {}, {how}", report.system, report.drift()));
     }

@@ -14,6 +14,7 @@ use crate::request::RequestId;
 /// What the operator has ordered, as the store keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "setting", from = "StoredSetting")]
+#[non_exhaustive]
 pub enum BrakeSetting {
     /// The brake decides automatically.
     #[default]
@@ -26,6 +27,25 @@ pub enum BrakeSetting {
         /// Why the operator decided so.
         reason: String,
     },
+}
+
+impl BrakeSetting {
+    /// The word used in JSON and on the command line.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            BrakeSetting::Auto => "auto",
+            BrakeSetting::Hold => "hold",
+            BrakeSetting::Override { .. } => "override",
+        }
+    }
+
+    /// Why the operator overrides the brake.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            BrakeSetting::Override { reason } => Some(reason),
+            _ => None,
+        }
+    }
 }
 
 /// The settings as they may be stored. `release` was written by versions before 0.2 and expires by

@@ -43,6 +43,7 @@ impl HeldBy {
 /// What the share of a mass death is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Counted {
     /// Owners that are overdue or were declared dead recently.
     Owners,
@@ -53,6 +54,7 @@ pub enum Counted {
 /// What a pass may do to owners that are overdue but not yet declared dead.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
+#[non_exhaustive]
 pub enum BrakeVerdict {
     /// All of them may be declared dead.
     Open,
@@ -97,6 +99,31 @@ impl BrakeVerdict {
     /// Whether every suspect may be reclaimed.
     pub fn is_open(&self) -> bool {
         matches!(self, BrakeVerdict::Open | BrakeVerdict::Overridden { .. })
+    }
+
+    /// The word used in JSON: `open`, `opening` or `held`.
+    pub fn state(&self) -> &'static str {
+        match self {
+            BrakeVerdict::Open | BrakeVerdict::Overridden { .. } => "open",
+            BrakeVerdict::Opening { .. } => "opening",
+            BrakeVerdict::Held { .. } => "held",
+        }
+    }
+
+    /// Why the brake holds.
+    pub fn held_by(&self) -> Option<HeldBy> {
+        match self {
+            BrakeVerdict::Held { by, .. } => Some(*by),
+            _ => None,
+        }
+    }
+
+    /// Until when the brake holds, in milliseconds of the store's clock, if that is known.
+    pub fn held_until_ms(&self) -> Option<u64> {
+        match self {
+            BrakeVerdict::Held { until_ms, .. } => *until_ms,
+            _ => None,
+        }
     }
 
     /// Whether the brake holds only because the system observes.

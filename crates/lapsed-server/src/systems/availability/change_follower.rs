@@ -86,15 +86,14 @@ impl ChangeFollower {
     async fn follow_mirror(&self, mut events: Receiver<MirrorEvent>, stop: &StopSignal) {
         while let Some(event) = events.recv().await {
             match event {
-                MirrorEvent::Invalidated(_) | MirrorEvent::MaybeMissed => {
-                    self.availability.settings_changed().await;
-                }
                 MirrorEvent::Silent(_) => self.pass_early(&mut events, stop).await,
+                // Reading the settings again is right after every other event.
+                _ => self.availability.settings_changed().await,
             }
         }
     }
 
-    /// Runs one early pass for all providers that fell silent at about the same time. It examines
+    /// Runs one early pass for all providers whose heartbeats expired at about the same time. It examines
     /// all providers, and its guard is that of every pass.
     async fn pass_early(&self, events: &mut Receiver<MirrorEvent>, stop: &StopSignal) {
         let mut settings = false;
@@ -125,7 +124,8 @@ impl Gathered {
             ChangeEvent::Provider(id) if !self.providers.contains(&id) => self.providers.push(id),
             ChangeEvent::Provider(_) => {}
             ChangeEvent::Setting(_) => self.settings = true,
-            ChangeEvent::Gap => {
+            // After a gap, and after an event that this version does not know, everything is compared.
+            _ => {
                 self.gap = true;
                 self.settings = true;
             }

@@ -37,7 +37,7 @@ impl KindMetrics for JobSeries {
             to.register("lapsed_recovered", help, self.recovered.clone());
         });
         for did in DID {
-            drop(self.recovered.get_or_create(&of.by_did(did_word(*did))));
+            drop(self.recovered.get_or_create(&of.by_did(did.as_str())));
         }
         self.gauge(of, &JobCounts::default());
     }
@@ -45,7 +45,7 @@ impl KindMetrics for JobSeries {
     fn reclaimed(&self, of: &OfSystem, receipt: &Receipt) {
         let done: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
         if let Some(done) = done {
-            self.recovered.get_or_create(&of.by_did(did_word(done.did))).inc();
+            self.recovered.get_or_create(&of.by_did(done.did.as_str())).inc();
         }
     }
 }
@@ -77,13 +77,5 @@ pub async fn scrape(metrics: &Metrics, systems: &OpenSystems) {
         if let Ok(counts) = inflight.counts().await {
             series.gauge(&OfSystem::of(live.id()), &counts);
         }
-    }
-}
-
-fn did_word(did: RecoveryAction) -> &'static str {
-    match did {
-        RecoveryAction::PutBack => "put_back",
-        RecoveryAction::DeadLetter => "dead_letter",
-        RecoveryAction::Dropped => "dropped",
     }
 }

@@ -37,7 +37,7 @@ pub fn effect(receipt: &Receipt) -> Option<String> {
             (None, None) => "put back",
         },
         RecoveryAction::DeadLetter => "dead letter",
-        RecoveryAction::Dropped => "dropped",
+        other => other.as_str(),
     };
     Some(match done.how_sure {
         Some(how_sure) => format!("{word}, {how_sure}"),

@@ -136,6 +136,7 @@ async fn delete(
         Deleted::Deleted => Ok(JsonAnswer(DeleteAnswer { session, outcome: "deleted" })),
         Deleted::Active { references } => Err(active(&session, references)),
         Deleted::Missing => Err(missing(&session)),
+        other => Err(Problem::internal(format!("{session:?} was not deleted: {other:?}"))),
     }
 }
 

@@ -165,7 +165,7 @@ async fn heartbeat(
             let what = "only it can judge this heartbeat, and it does not answer".to_owned();
             Err(Error::Unavailable { store: "the truth".to_owned(), what }.into())
         }
-        Some(ProviderBeat::Offline) | None => Err(not_online(&ids[0])),
+        _ => Err(not_online(&ids[0])),
     }
 }
 

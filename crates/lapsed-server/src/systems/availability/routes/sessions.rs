@@ -182,7 +182,10 @@ fn refused(change: &SessionChange, refusal: SessionRefusal) -> Problem {
         SessionRefusal::NotAccepted => conflict(
             "not_accepted",
             "No provider has accepted the session",
-            format!("nobody has accepted {:?} yet; POST sessions/ID/accept first", id.as_str()),
+            format!(
+                "no provider has accepted {:?} yet; POST sessions/ID/accept first",
+                id.as_str()
+            ),
         ),
         SessionRefusal::Over(status) => conflict(
             "over",
@@ -208,5 +211,6 @@ fn refused(change: &SessionChange, refusal: SessionRefusal) -> Problem {
             "The provider is deactivated",
             format!("{:?} is deactivated; ask another", provider()),
         ),
+        other => conflict("refused", "The session was not changed", format!("{other:?}")),
     }
 }
