@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use crate::counters::ReadKind;
-use crate::operations::{Availability, Source, Sourced};
+use crate::counters::Source;
+use crate::operations::{Availability, Sourced};
 use crate::{PAGE_MAX, Snapshot, SnapshotTurn};
 use lapsed_core::error::Result;
 use lapsed_core::sweep::Cursor;

@@ -3,7 +3,30 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::ProviderBeat;
-use crate::operations::Source;
+
+/// Which store an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    Mirror,
+    /// The truth, because the mirror did not answer or was not asked.
+    Truth,
+    /// A recent answer of the truth, cached in this process.
+    Cache,
+}
+
+impl Source {
+    pub const ALL: &[Source] = &[Source::Mirror, Source::Truth, Source::Cache];
+
+    /// The word used in metrics and headers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Mirror => "mirror",
+            Source::Truth => "truth",
+            Source::Cache => "cache",
+        }
+    }
+}
 
 /// The reads whose answer says which store it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

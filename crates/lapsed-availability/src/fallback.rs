@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tokio::sync::oneshot;
 
-use crate::operations::LOCK;
+use crate::LOCK;
 use crate::{PAGE_MAX, ProviderBeat, Truth};
 use lapsed_core::error::{Error, Result};
 use lapsed_core::name::Name;

@@ -52,12 +52,12 @@ mod sweep;
 mod truth;
 
 pub use breaker::{BreakerPolicy, BreakerState};
-pub use counters::{Counters, ReadKind};
+pub use counters::{Counters, ReadKind, Source};
 pub use mirror::{
     AvailablePage, BeatPage, MassBeats, Mirror, MirrorBeat, MirrorEntry, MirrorUpdate, MirrorView,
     OnlineBeat, Presence, SeenBeat, Snapshot, SnapshotTurn,
 };
-pub use operations::{Availability, AvailabilityParts, MIRROR_TIMEOUT, Source, Sourced, Written};
+pub use operations::{Availability, AvailabilityParts, MIRROR_TIMEOUT, Sourced, Written};
 pub use provider::{
     Available, ListedProvider, OnlineToggle, ProviderBeat, ProviderChange, ProviderProfile,
     ProviderQuery, ProviderState,
@@ -72,3 +72,6 @@ pub const PAGE_MAX: usize = 1_000;
 
 /// How long a snapshot of the beacon lasts, in milliseconds.
 pub const SNAPSHOT_MS: u64 = 10_000;
+
+/// For the locks of this crate.
+const LOCK: &str = "no holder of this lock panics";

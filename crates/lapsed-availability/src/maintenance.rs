@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 
-use crate::operations::{Availability, LOCK};
+use crate::LOCK;
+use crate::operations::Availability;
 use crate::{PAGE_MAX, SeenBeat};
 use lapsed_core::clock::jittered;
 use lapsed_core::error::Result;

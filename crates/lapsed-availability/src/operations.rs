@@ -13,13 +13,13 @@ use async_trait::async_trait;
 
 use crate::beacon::LastCount;
 use crate::breaker::{Breaker, BreakerPolicy, BreakerState};
-use crate::counters::Counters;
+use crate::counters::{Counters, Source};
 use crate::fallback::Beats;
 use crate::rules::{AvailabilitySettings, SettingsPatch};
 use crate::services::Services;
 use crate::sweep::Survey;
 use crate::{
-    Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SNAPSHOT_MS,
+    LOCK, Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SNAPSHOT_MS,
     SessionChange, SessionOutcome, Truth, WorkSession,
 };
 use lapsed_core::clock::{Clock, SystemClock, call_within};
@@ -151,30 +151,6 @@ pub struct Sourced<T> {
     pub answer: T,
     /// The store that the answer came from.
     pub source: Source,
-}
-
-/// Which store an answer came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Source {
-    Mirror,
-    /// The truth, because the mirror did not answer or was not asked.
-    Truth,
-    /// A recent answer of the truth, cached in this process.
-    Cache,
-}
-
-impl Source {
-    pub const ALL: &[Source] = &[Source::Mirror, Source::Truth, Source::Cache];
-
-    /// The word used in metrics and headers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Source::Mirror => "mirror",
-            Source::Truth => "truth",
-            Source::Cache => "cache",
-        }
-    }
 }
 
 /// Result of a write.
@@ -526,8 +502,6 @@ impl Drop for PendingMirrorUpdate<'_> {
         }
     }
 }
-
-pub(super) const LOCK: &str = "no holder of this lock panics";
 
 #[async_trait]
 impl System for Availability {

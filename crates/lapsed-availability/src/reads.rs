@@ -2,7 +2,8 @@
 //! every answer says which.
 
 use crate::counters::ReadKind;
-use crate::operations::{Availability, Source, Sourced};
+use crate::counters::Source;
+use crate::operations::{Availability, Sourced};
 use crate::rules::AvailabilitySettings;
 use crate::{
     Available, ListedProvider, MirrorBeat, MirrorEntry, OnlineToggle, PAGE_MAX, ProviderBeat,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::operations::LOCK;
+use crate::LOCK;
 use crate::{Mirror, Truth};
 use lapsed_core::clock::Clock;
 use lapsed_core::error::Result;

@@ -1,6 +1,7 @@
 //! State of both stores for status and metrics. Nothing here counts as a read.
 
-use crate::operations::{Availability, Source};
+use crate::counters::Source;
+use crate::operations::Availability;
 use crate::{BreakerState, Presence};
 use lapsed_core::error::Result;
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::operations::{Availability, LOCK};
+use crate::LOCK;
+use crate::operations::Availability;
 use crate::rules::AvailabilitySettings;
 use crate::{Flip, Flipped, MassBeats, OnlineBeat, Presence, ProviderState, SeenBeat};
 use lapsed_core::error::{Error, Result};

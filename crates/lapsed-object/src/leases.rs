@@ -68,7 +68,7 @@ impl Default for LeasesLayout {
             requests_per_pass: None,
             forget_after: Some(Duration::from_millis(FORGET_AFTER_MS)),
             entry_delay: Duration::ZERO,
-            log_open_max: crate::store::LOG_OPEN_MAX,
+            log_open_max: crate::log::LOG_OPEN_MAX,
         }
     }
 }

@@ -34,6 +34,8 @@ use log_object::{Entry, LogHead, LogObject};
 
 /// Receipts of one log object have numbers below this, after the log object's own.
 const RECEIPTS_PER_OBJECT: u64 = 1_000;
+/// How long a log object may be open, by default.
+pub(crate) const LOG_OPEN_MAX: Duration = Duration::from_secs(30);
 /// How many times a write is tried while other writers are faster.
 const TRIES: usize = 100;
 /// How many foreign objects in the log's folder are skipped; the listing is one request in any case.

@@ -22,7 +22,7 @@ use crate::clock::{Offset, StoreClock};
 use crate::config::{ObjectConfig, Provider, RequestSigning};
 use crate::http::MeteredTransport;
 use crate::leases::{LeasesLayout, ObjectLeases};
-use crate::log::Log;
+use crate::log::{LOG_OPEN_MAX, Log};
 use crate::names::ObjectPaths;
 use crate::objects::{Objects, WriteCondition, Written};
 use crate::probe::{self, ProbeReport};
@@ -31,9 +31,6 @@ use crate::system_context::SystemContext;
 
 /// How many times a write is tried while other writers are faster.
 const TRIES: usize = 100;
-
-/// How long a log object may be open, by default.
-pub(crate) const LOG_OPEN_MAX: Duration = Duration::from_secs(30);
 
 /// An object store. Opening it sends nothing.
 pub struct ObjectStore {

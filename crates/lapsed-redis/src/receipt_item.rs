@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use lapsed_core::receipt::Reason;
+
 use crate::msgpack::Packed;
 
 /// A field's name and value. The value of an application's entry may be any bytes.
@@ -149,6 +151,17 @@ fn session(values: &[Packed<'_>]) -> Option<ReceiptRow> {
         session: Some((fields?, pointed.number()? == 1)),
         ..row(id.bytes()?)
     })
+}
+
+/// Reads the letter under which a reason is stored.
+pub(crate) fn reason_of(letter: &str) -> Option<Reason> {
+    match letter {
+        "d" => Some(Reason::OwnerDead),
+        "r" => Some(Reason::OwnerRetired),
+        "o" => Some(Reason::Orphaned),
+        "n" => Some(Reason::NeverConnected),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use lapsed_core::owner::Incarnation;
-use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId, ReceiptQuery};
+use lapsed_core::receipt::{Evidence, Receipt, ReceiptId, ReceiptQuery};
 use lapsed_core::{Name, Result};
 use serde_json::{Map, Value as Json, json};
 
 use crate::inflight::recovered;
-use crate::receipt_item::{Field, ReceiptItem, ReceiptRow, StreamItem};
+use crate::receipt_item::{Field, ReceiptItem, ReceiptRow, StreamItem, reason_of};
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
 
@@ -228,15 +228,4 @@ pub(crate) fn removed_of(row: &ReceiptRow) -> Json {
     let shown = |(field, value): &Field| (text(field), Json::String(text(value)));
     let fields: Map<String, Json> = fields.iter().map(shown).collect();
     json!({ "fields": fields, "pointer": pointed })
-}
-
-/// The letter under which a reason is stored.
-pub(crate) fn reason_of(letter: &str) -> Option<Reason> {
-    match letter {
-        "d" => Some(Reason::OwnerDead),
-        "r" => Some(Reason::OwnerRetired),
-        "o" => Some(Reason::Orphaned),
-        "n" => Some(Reason::NeverConnected),
-        _ => None,
-    }
 }

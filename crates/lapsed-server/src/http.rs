@@ -20,7 +20,6 @@ pub mod receipts;
 pub mod reconcile;
 pub mod request_turns;
 pub mod route_rules;
-pub mod schemas;
 pub mod sweeps;
 pub mod webhooks;
 pub mod whoami;

@@ -17,6 +17,7 @@ pub mod outbound;
 pub mod plan;
 pub mod preset;
 pub mod print;
+pub mod schemas;
 pub mod stop_signals;
 pub mod stores;
 pub mod systems;

@@ -14,8 +14,8 @@ use super::native::NativeInflight;
 use super::operations::{AnswerWords, number};
 use super::records::{policy_way, recovered};
 use crate::held_entries::{held_key, lost_key};
+use crate::receipt_item::reason_of;
 use crate::receipt_item::{ReceiptRow, jobs};
-use crate::receipts::reason_of;
 use crate::script;
 use crate::system_context::Args;
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::native::NativeRegistry;
 use crate::held_entries::{held_key, lost_key};
-use crate::receipts::reason_of;
+use crate::receipt_item::reason_of;
 use crate::script;
 use crate::system_context::{Args, Shard, SystemContext};
 

@@ -10,7 +10,7 @@ use lapsed_core::{Name, Result};
 
 use super::{RedisSessions, refs};
 use crate::held_entries::{held_key, lost_key};
-use crate::receipts::reason_of;
+use crate::receipt_item::reason_of;
 use crate::script;
 use crate::system_context::{Args, Shard};
 

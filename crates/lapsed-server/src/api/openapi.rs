@@ -18,8 +18,9 @@ use utoipa::openapi::{
 use super::gate::is_guarded;
 use super::route_table::{self, TableRoute};
 use crate::config::token::Scope;
+use crate::http::Shared;
 use crate::http::route_rules::{operations, take_rules};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 use crate::systems::{self, SystemKind};
 
 #[derive(OpenApi)]

@@ -24,6 +24,7 @@ use super::problem::{HttpResult, Problem};
 use super::route_rules::{keeps_requests, owner_in_body};
 use super::{App, Shared, kind_of, schemas};
 use crate::config::units::SPAN_MAX;
+use crate::schemas;
 
 /// The owners' routes under the path of `kind`.
 pub fn routes(kind: Kind) -> OpenApiRouter<Shared> {

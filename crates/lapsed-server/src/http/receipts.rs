@@ -14,10 +14,11 @@ use utoipa_axum::routes;
 use super::caller::Caller;
 use super::extract::{JsonAnswer, Path, Query};
 use super::problem::Problem;
-use super::{App, Shared, schemas};
+use super::{App, Shared};
 use crate::node::LiveSystem;
 use crate::node::page::{self, PAGE_MAX, ReceiptCursor, ReceiptFilter};
 use crate::node::shapes::ReceiptPage;
+use crate::schemas;
 
 /// Receipts per page if the request has no `limit`.
 const PAGE_DEFAULT: usize = 100;

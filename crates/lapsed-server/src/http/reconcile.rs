@@ -29,7 +29,7 @@ pub fn routes() -> OpenApiRouter<Shared> {
 /// request costs money.
 #[utoipa::path(get, path = "/v1/reconcile/{kind}/{name}", tag = "sweeps",
     responses((status = 200, body = Estimate),
-        (status = 501, description = "This system has no index", body = super::schemas::Problem,
+        (status = 501, description = "This system has no index", body = crate::schemas::Problem,
             content_type = "application/problem+json")))]
 async fn estimate(
     State(app): State<Shared>,
@@ -58,7 +58,7 @@ pub struct ReconcileOptions {
     params(("kind" = String, Path), ("name" = String, Path), ReconcileOptions),
     request_body = Option<ReconcileOptions>,
     responses((status = 200, body = Reconciliation),
-        (status = 501, description = "This system has no index", body = super::schemas::Problem,
+        (status = 501, description = "This system has no index", body = crate::schemas::Problem,
             content_type = "application/problem+json")))]
 async fn reconcile(
     State(app): State<Shared>,

@@ -9,13 +9,14 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::Shared;
 use super::caller::Caller;
 use super::extract::{JsonAnswer, MaybeJson, Path, Query};
 use super::problem::Problem;
 use super::route_rules::{OwnerRule, for_owner, slow, with_scope};
-use super::{Shared, schemas};
 use crate::config::token::Scope;
 use crate::node::shapes::{Sweeps, SystemStatus};
+use crate::schemas;
 
 pub fn routes() -> OpenApiRouter<Shared> {
     // A dry run needs `read` only. The body says whether it is one, so the handler demands the higher scope.

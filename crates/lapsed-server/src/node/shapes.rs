@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::missing::MissingSystem;
-use crate::http::schemas;
 use crate::print::moment;
+use crate::schemas;
 
 /// The complete status of one system.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -16,7 +16,7 @@ use lapsed_core::sweep::{PassReport, Stopped};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::http::schemas;
+use crate::schemas;
 
 /// The length of one slice, in milliseconds.
 pub const SLICE_MS: u64 = 10_000;

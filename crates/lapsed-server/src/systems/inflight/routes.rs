@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::idempotency::{Repeatable, made_up_id};
 use crate::http::owners::{self, ClaimBody, HeldQuery, claim};

@@ -18,11 +18,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use self::shapes::*;
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::paging::page_limit;
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 pub use shapes::{AcquireBody, DecideBody, LeaseTicketBody, LeasesPage, Namespaces, RenewBody};
 

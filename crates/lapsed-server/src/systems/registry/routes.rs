@@ -13,13 +13,14 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use crate::config::token::Scope;
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{self, ClaimBody, HeldQuery, Keys, claim};
 use crate::http::paging::names;
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::OwnerRule::NotAnOwners;
 use crate::http::route_rules::{for_owner, owner_in_body, slow, with_scope};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The routes of all operations on a registry.
 pub fn routes() -> OpenApiRouter<Shared> {

@@ -15,12 +15,13 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use crate::config::token::Scope;
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::paging::{bounded, names, page_limit};
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, with_scope};
-use crate::http::{Shared, schemas};
 use crate::print::plural;
+use crate::schemas;
 
 /// The routes of all operations on sessions.
 pub fn routes() -> OpenApiRouter<Shared> {

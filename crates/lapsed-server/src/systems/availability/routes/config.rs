@@ -9,11 +9,12 @@ use utoipa_axum::routes;
 use super::shapes::*;
 use super::{From, availability};
 use crate::config::token::Scope;
+use crate::http::Shared;
 use crate::http::caller::Caller;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::problem::HttpResult;
 use crate::http::route_rules::with_scope;
-use crate::http::{Shared, schemas};
+use crate::schemas;
 use crate::systems::availability::AvailabilityOperations;
 
 /// The routes of the settings.

@@ -10,11 +10,12 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{From, WriteResponse, availability, deactivated, nobody, not_online};
+use crate::http::Shared;
 use crate::http::extract::{Json, MaybeJson, Path, Query};
 use crate::http::paging::page_limit;
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, batch_of, for_owner, owner_in_body};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The routes of providers.
 pub fn routes() -> OpenApiRouter<Shared> {

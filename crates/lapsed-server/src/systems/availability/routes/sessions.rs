@@ -11,10 +11,11 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{From, WriteResponse, availability, nobody};
+use crate::http::Shared;
 use crate::http::extract::{Json, Path};
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, owner_in_body};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 use crate::systems::availability::AvailabilityOperations;
 
 /// The routes of providers' sessions.

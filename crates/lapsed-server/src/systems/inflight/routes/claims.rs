@@ -11,10 +11,11 @@ use utoipa_axum::routes;
 
 use self::shapes::*;
 use super::inflight;
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The routes that end claims.
 pub fn routes() -> OpenApiRouter<Shared> {

@@ -11,13 +11,14 @@ use utoipa_axum::routes;
 use super::inflight;
 use super::shapes::*;
 use crate::config::token::Scope;
+use crate::http::Shared;
 use crate::http::caller::Caller;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::with_scope;
-use crate::http::{Shared, schemas};
 use crate::node::LiveSystem;
 use crate::node::audit::outcome;
+use crate::schemas;
 
 /// The routes of dead letters.
 pub fn routes() -> OpenApiRouter<Shared> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{HttpResult as Result, claim, page_limit};
-use crate::http::schemas;
+use crate::schemas;
 
 /// The end of its queue that a job is put on; by default `front`, where it is the next to be taken.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]

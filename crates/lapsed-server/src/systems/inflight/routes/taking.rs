@@ -26,6 +26,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::shapes::{TakeAnswer, TakeBody};
+use crate::http::Shared;
 use crate::http::extract::{JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::owners::claim;

@@ -24,6 +24,7 @@ use utoipa_axum::routes;
 
 use super::shapes::{AcquireBody, AcquireManyBody, Many};
 use super::{leases, many, one};
+use crate::http::Shared;
 use crate::http::extract::{JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::problem::{HttpResult, Problem};

@@ -9,10 +9,11 @@ use utoipa_axum::routes;
 
 use super::leases;
 use super::shapes::DecideBody;
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The routes of decisions.
 pub fn routes() -> OpenApiRouter<Shared> {

@@ -8,10 +8,11 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{held_by, leases, never};
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::problem::HttpResult;
 use crate::http::route_rules::{OwnerRule, for_owner};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The routes of states and staged states.
 pub fn routes() -> OpenApiRouter<Shared> {

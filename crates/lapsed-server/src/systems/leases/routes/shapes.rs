@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::problem::HttpResult;
-use crate::http::schemas;
+use crate::schemas;
 
 fn namespace() -> String {
     NAMESPACE.to_owned()

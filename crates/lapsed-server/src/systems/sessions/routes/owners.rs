@@ -12,11 +12,12 @@ use utoipa_axum::routes;
 
 use super::sessions;
 use super::shapes::{Referred, SessionsRetireAnswer};
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path, Query};
 use crate::http::owners::{self, ClaimBody, HeldQuery};
 use crate::http::problem::HttpResult;
 use crate::http::route_rules::{owner_in_body, slow};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The routes for owners that only sessions have.
 pub fn routes() -> OpenApiRouter<Shared> {

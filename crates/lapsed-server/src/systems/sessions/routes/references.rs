@@ -11,6 +11,7 @@ use utoipa_axum::routes;
 
 use super::shapes::*;
 use super::{missing, sessions};
+use crate::http::Shared;
 use crate::http::extract::{Json, JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::paging::{bounded, names};
