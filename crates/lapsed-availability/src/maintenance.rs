@@ -43,7 +43,7 @@ impl Availability {
                 false => Either::Right(Box::pin(self.unseeded.notified())),
             };
             let nap = select(asked, self.parts.clock.sleep(WATCH));
-            if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+            if let Either::Left(_) = select(Box::pin(stop.stopped()), nap).await {
                 return;
             }
         }
@@ -73,7 +73,7 @@ impl Availability {
     ) {
         loop {
             let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, every, 0.1));
-            if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+            if let Either::Left(_) = select(Box::pin(stop.stopped()), nap).await {
                 return;
             }
             if leads()

@@ -58,7 +58,7 @@ pub struct AvailabilityParts {
     pub(super) clock: Arc<dyn Clock>,
     /// Records when the system is used.
     pub(super) activity: Arc<Activity>,
-    pub(super) witness: Arc<dyn Observer>,
+    pub(super) observer: Arc<dyn Observer>,
     /// How long one call of the truth may take, and one of the mirror that nobody waits for.
     pub(super) timeout: Duration,
     /// How long one call of the mirror may take while somebody waits.
@@ -81,7 +81,7 @@ impl AvailabilityParts {
             brake: Arc::new(Brake::new(BrakePolicy::default(), silence)),
             clock: SystemClock::shared(),
             activity: Arc::default(),
-            witness: Arc::new(NoObserver),
+            observer: Arc::new(NoObserver),
             timeout: Policy::default().timeout,
             mirror_timeout: MIRROR_TIMEOUT,
             breaker: BreakerPolicy::default(),
@@ -109,7 +109,7 @@ impl AvailabilityParts {
 
     /// Is shown what happens, for metrics and logs.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.witness = observer;
+        self.observer = observer;
         self
     }
 }
@@ -169,7 +169,7 @@ impl Availability {
             id: parts.id.clone(),
             clock: parts.clock.clone(),
             activity: parts.activity.clone(),
-            observer: parts.witness.clone(),
+            observer: parts.observer.clone(),
             timeout: parts.timeout,
         };
         let services =
@@ -465,7 +465,7 @@ impl Availability {
             Ok(_) | Err(Error::Invalid(_)) => self.breaker.succeeded(),
             Err(error) => {
                 self.breaker.failed(self.parts.clock.mono());
-                self.parts.witness.store_error(&self.parts.id, error);
+                self.parts.observer.store_error(&self.parts.id, error);
             }
         }
         answer

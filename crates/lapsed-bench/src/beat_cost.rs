@@ -27,7 +27,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let by_key = |held: &Population| {
         rate(&held.turns.claims, |claim| held.open.registry.beat_now(claim).is_some())
     };
-    let by_handle = |held: &Population| rate(&held.turns.pulses, |pulse| pulse.beat().is_some());
+    let by_handle = |held: &Population| rate(&held.turns.handles, |handle| handle.beat().is_some());
     let mut sides: Vec<Side<'_>> = vec![
         Box::new(|| by_key(&much)),
         Box::new(|| by_key(&few)),

@@ -34,7 +34,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
     let operations = open.operations()?;
     let registry = &open.registry;
     let turns = BeatOrder::draw(registry, &claims, bench.sizes.beats)?;
-    let (claims, pulses) = (&turns.claims, &turns.pulses);
+    let (claims, handles) = (&turns.claims, &turns.handles);
     progress("beating");
     let mut sides: Vec<Side<'_>> = vec![
         Box::new(|| rate(claims, |claim| plain.beat(claim.owner.as_str()).is_some())),
@@ -42,7 +42,7 @@ pub fn run(bench: &Bench, table: &mut FigureTable) -> Result<()> {
         Box::new(|| rate(claims, |claim| registry.beat_now(claim).is_some())),
         Box::new(|| bench.runtime.block_on(rate_of_trait(registry, claims))),
         Box::new(|| bench.runtime.block_on(rate_of_operation(&operations, claims))),
-        Box::new(|| rate(pulses, |pulse| pulse.beat().is_some())),
+        Box::new(|| rate(handles, |handle| handle.beat().is_some())),
     ];
     let figures = take_turns(bench.sizes.rounds, &mut sides)?;
     drop(sides);
@@ -75,25 +75,25 @@ fn report(table: &mut FigureTable, figures: &Figures, entries: usize) {
 /// Who beats when, by claim and by handle.
 pub struct BeatOrder {
     pub claims: Vec<Claim>,
-    pub pulses: Vec<Arc<dyn BeatHandle>>,
+    pub handles: Vec<Arc<dyn BeatHandle>>,
 }
 
 impl BeatOrder {
     /// Draws the order of `beats` beats at random.
     pub fn draw(registry: &EmbeddedRegistry, owners: &[Claim], beats: usize) -> Result<BeatOrder> {
-        let pulse = |claim: &Claim| {
+        let handle = |claim: &Claim| {
             let life = claim.incarnation.context("the claim names a life")?;
-            registry.pulse(&claim.owner, life).context("a living owner has a pulse")
+            registry.beat_handle(&claim.owner, life).context("a live owner has a handle")
         };
-        let handles: Vec<Arc<dyn BeatHandle>> = owners.iter().map(pulse).collect::<Result<_>>()?;
+        let handles: Vec<Arc<dyn BeatHandle>> = owners.iter().map(handle).collect::<Result<_>>()?;
         let mut random = SmallRng::seed_from_u64(7);
         let mut turns =
-            BeatOrder { claims: Vec::with_capacity(beats), pulses: Vec::with_capacity(beats) };
+            BeatOrder { claims: Vec::with_capacity(beats), handles: Vec::with_capacity(beats) };
         for _ in 0..beats {
             let i = random.random_range(0..owners.len());
             let own_name = Name::new(owners[i].owner.as_str())?;
             turns.claims.push(Claim { owner: own_name, ..owners[i] });
-            turns.pulses.push(handles[i].clone());
+            turns.handles.push(handles[i].clone());
         }
         Ok(turns)
     }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use self::feed::{Feed, News};
+use self::feed::{Feed, TopUpdate};
 use self::model::TopModel;
 use crate::backend::{self, RemoteBackend};
 use crate::cli::TargetArgs;
@@ -49,7 +49,7 @@ pub fn run(target: &TargetArgs) -> Result<(), Failure> {
     // The first request must succeed: a wrong address or token is a plain error, not a screen.
     let status = backend::Backend::status(&remote)?;
     let mut model = TopModel::new(remote.url(), std::env::var_os("NO_COLOR").is_none());
-    model.hear(News::Status(status), feed::now_ms());
+    model.apply(TopUpdate::Status(status), feed::now_ms());
     let ending = stop_signals(leave_by_force)?;
     let mut terminal = ratatui::try_init()?;
     let shown = watch(&mut terminal, &mut model, remote, &ending);
@@ -63,7 +63,7 @@ fn watch(
     remote: RemoteBackend,
     ending: &Receiver<()>,
 ) -> Result<(), Failure> {
-    let (tell, heard) = channel();
+    let (tell, updates) = channel();
     let feed = Feed::start(remote, tell);
     let mut drawn: Option<Instant> = None;
     loop {
@@ -71,10 +71,10 @@ fn watch(
             return Ok(());
         }
         let mut changed = drawn.is_none_or(|at| at.elapsed() >= TICK);
-        match heard.recv_timeout(if changed { Duration::ZERO } else { LOOK }) {
-            Ok(news) => {
-                model.hear(news, feed::now_ms());
-                heard.try_iter().for_each(|news| model.hear(news, feed::now_ms()));
+        match updates.recv_timeout(if changed { Duration::ZERO } else { LOOK }) {
+            Ok(update) => {
+                model.apply(update, feed::now_ms());
+                updates.try_iter().for_each(|update| model.apply(update, feed::now_ms()));
                 changed = true;
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}

@@ -189,7 +189,7 @@ pub trait OwnerStore: Send + Sync {
 
     /// A handle that sends heartbeats without a lookup and without waiting, if the store keeps
     /// heartbeats in memory.
-    fn pulse(&self, _owner: &Name, _incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
+    fn beat_handle(&self, _owner: &Name, _incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
         None
     }
 }

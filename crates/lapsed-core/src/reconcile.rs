@@ -198,7 +198,7 @@ pub async fn run(
     let began = clock.mono();
     let mut report = ReconcileReport::new(system, plan.act, plan.after);
     report.subject = index.subject();
-    while let Some(after) = report.next.clone().filter(|_| !stop.is_told()) {
+    while let Some(after) = report.next.clone().filter(|_| !stop.is_stopped()) {
         let page = index.reconcile(after, plan.page, plan.act).await?;
         tell(&page);
         report.count(&page);

@@ -94,7 +94,7 @@ pub struct FoundEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 #[non_exhaustive]
-pub enum AdoptedLife {
+pub enum AdoptedOwnerState {
     /// It has a heartbeat now.
     Alive,
     /// It had a heartbeat, and has none any more: it is dead.
@@ -114,22 +114,22 @@ pub enum AdoptedLife {
     },
 }
 
-impl AdoptedLife {
+impl AdoptedOwnerState {
     /// The state as a sentence about the owner.
     pub fn describe(&self) -> String {
         let seconds = |ms: &u64| *ms as f64 / 1e3;
         match self {
-            AdoptedLife::Alive => "that owner has a heartbeat".to_owned(),
-            AdoptedLife::HeartbeatGone { since_ms } => format!(
+            AdoptedOwnerState::Alive => "that owner has a heartbeat".to_owned(),
+            AdoptedOwnerState::HeartbeatGone { since_ms } => format!(
                 "that owner's heartbeat was seen and is gone, for {:.1} s at least",
                 seconds(since_ms)
             ),
-            AdoptedLife::NeverBeat { known_for_ms } => format!(
+            AdoptedOwnerState::NeverBeat { known_for_ms } => format!(
                 "that owner was never seen with a heartbeat in the {:.1} s since it was first seen, \
                  which is a whole TTL or more",
                 seconds(known_for_ms)
             ),
-            AdoptedLife::Newcomer { left_ms } => format!(
+            AdoptedOwnerState::Newcomer { left_ms } => format!(
                 "that owner was never seen with a heartbeat; if none arrives it is dead in {:.1} s, a \
                  whole TTL after a pass first saw it (a dry run or `explain` does not count)",
                 seconds(left_ms)
@@ -166,7 +166,7 @@ pub trait RegistryStore: OwnerStore + Sweep {
 
     /// Why `owner` counts as alive or dead, where the application writes the heartbeats itself.
     /// `None` where owners send their heartbeats through lapsed. Writes nothing.
-    async fn adopted_life(&self, _owner: &Name) -> Result<Option<AdoptedLife>> {
+    async fn adopted_owner_state(&self, _owner: &Name) -> Result<Option<AdoptedOwnerState>> {
         Ok(None)
     }
 

@@ -13,31 +13,31 @@ use crate::sweep::{PassMode, Stopped, Sweeper};
 /// Receiver of the request to stop. Background work finishes its current batch and then ends.
 #[derive(Clone)]
 pub struct StopSignal {
-    told: watch::Receiver<bool>,
+    stopped: watch::Receiver<bool>,
 }
 
 /// Sender of the request to stop; see [`StopSignal`].
 pub struct StopHandle {
-    tell: watch::Sender<bool>,
+    sender: watch::Sender<bool>,
 }
 
 impl StopSignal {
     /// A connected pair of sender and receiver. The receiver can be cloned.
     pub fn channel() -> (StopHandle, StopSignal) {
-        let (tell, told) = watch::channel(false);
-        (StopHandle { tell }, StopSignal { told })
+        let (sender, stopped) = watch::channel(false);
+        (StopHandle { sender }, StopSignal { stopped })
     }
 
     /// Whether the request to stop has been sent.
-    pub fn is_told(&self) -> bool {
-        *self.told.borrow() || self.told.has_changed().is_err()
+    pub fn is_stopped(&self) -> bool {
+        *self.stopped.borrow() || self.stopped.has_changed().is_err()
     }
 
     /// Resolves when the request to stop was sent, or when the [`StopHandle`] was dropped.
-    pub async fn told(&self) {
-        let mut told = self.told.clone();
-        while !*told.borrow_and_update() {
-            if told.changed().await.is_err() {
+    pub async fn stopped(&self) {
+        let mut stopped = self.stopped.clone();
+        while !*stopped.borrow_and_update() {
+            if stopped.changed().await.is_err() {
                 return;
             }
         }
@@ -46,7 +46,7 @@ impl StopSignal {
 
 impl StopHandle {
     pub fn stop(&self) {
-        self.tell.send_replace(true);
+        self.sender.send_replace(true);
     }
 }
 
@@ -57,7 +57,7 @@ pub async fn run(sweeper: Arc<Sweeper>, clock: Arc<dyn Clock>, stop: StopSignal)
     let mut next = clock.mono() + jittered(&*clock, policy.every / 2, 1.0).min(policy.every);
     loop {
         let nap = clock.sleep(next.saturating_sub(clock.mono()));
-        if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+        if let Either::Left(_) = select(Box::pin(stop.stopped()), nap).await {
             return;
         }
         let began = clock.mono();

@@ -397,8 +397,12 @@ macro_rules! impl_system_with_owners {
                 fn beat_now(&self, claim: &Claim) -> Option<Beat> {
                     self.owner_service.beat_now(claim)
                 }
-                fn pulse(&self, owner: &Name, of: Incarnation) -> Option<Arc<dyn BeatHandle>> {
-                    self.owner_service.pulse(owner, of)
+                fn beat_handle(
+                    &self,
+                    owner: &Name,
+                    of: Incarnation,
+                ) -> Option<Arc<dyn BeatHandle>> {
+                    self.owner_service.beat_handle(owner, of)
                 }
             }
         };

@@ -61,7 +61,7 @@ where
         let mut open = JoinSet::new();
         loop {
             let accepted = {
-                let (told, accept) = (pin!(stop.told()), pin!(listener.accept()));
+                let (told, accept) = (pin!(stop.stopped()), pin!(listener.accept()));
                 match select(told, accept).await {
                     Either::Left(_) => break,
                     Either::Right((accepted, _)) => accepted,
@@ -90,7 +90,7 @@ where
     let mut connection = pin!(http.serve_connection(TokioIo::new(io), answers));
     // Errors of the connection itself are not logged; failed requests are logged where they are
     // answered.
-    if let Either::Right(_) = select(connection.as_mut(), pin!(stop.told())).await {
+    if let Either::Right(_) = select(connection.as_mut(), pin!(stop.stopped())).await {
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
     }

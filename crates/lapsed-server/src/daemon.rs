@@ -53,11 +53,11 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let metrics = Arc::new(Metrics::new(clock.clone(), systems::metrics(&clock)));
     let config = Arc::new(config);
     let telemetry = config.telemetry.as_ref().map(Telemetry::start).transpose()?;
-    let witness: Arc<dyn Observer> = match &telemetry {
+    let observer: Arc<dyn Observer> = match &telemetry {
         Some(telemetry) => TracingObserver::new(metrics.clone(), telemetry.clone()),
         None => metrics.clone(),
     };
-    let node = open(config.clone(), clock.clone(), witness).await?;
+    let node = open(config.clone(), clock.clone(), observer).await?;
     for live in node.systems() {
         metrics.introduce(live.id());
         if live.reconciler().is_ok() {
@@ -77,7 +77,7 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
     let delivering = webhooks.deliver(&node, &stop);
     let outward = OutboundServices { webhooks: Arc::new(webhooks), telemetry: telemetry.clone() };
     let (app, mut idle) = App::new(node.clone(), metrics, outward, &config.server, stop.clone());
-    if let Some(jwt) = app.gate.jwt() {
+    if let Some(jwt) = app.authenticator.jwt() {
         jwt.follow().map_err(|what| Failure::usage(format!("`server.jwt`: {what}")))?;
     }
     let lines = WriteTimeoutListener::new(listener, config.server.write_timeout);
@@ -114,9 +114,9 @@ pub async fn run(mut config: Config) -> Result<(), Failure> {
 async fn open(
     config: Arc<Config>,
     clock: Arc<dyn Clock>,
-    witness: Arc<dyn Observer>,
+    observer: Arc<dyn Observer>,
 ) -> Result<Arc<OpenSystems>, Failure> {
-    let opening = tokio::task::spawn_blocking(move || OpenSystems::open(&config, clock, witness));
+    let opening = tokio::task::spawn_blocking(move || OpenSystems::open(&config, clock, observer));
     let node = opening.await.map_err(|e| Failure::failed(format!("opening the store: {e}")))??;
     node.probe().await?;
     Ok(Arc::new(node))
@@ -171,7 +171,7 @@ fn sweep(node: &OpenSystems, clock: &Arc<dyn Clock>, stop: &StopSignal) -> JoinS
         tasks.spawn(begin_adopting(live.clone(), clock.clone(), stop.clone()));
         if let Some(signs) = live.take_activity_signs() {
             let stop = stop.clone();
-            tasks.spawn(async move { signs.run(stop.told()).await });
+            tasks.spawn(async move { signs.run(stop.stopped()).await });
         }
     }
     tasks
@@ -183,7 +183,7 @@ const ADOPT_RETRY: Duration = Duration::from_secs(5);
 /// Once the store answers, confirms an adopted configuration if the file says so, and logs what was
 /// found under its key names.
 async fn begin_adopting(live: Arc<LiveSystem>, clock: Arc<dyn Clock>, stop: StopSignal) {
-    while !stop.is_told() {
+    while !stop.is_stopped() {
         let begun = async {
             live.adopt_as_configured().await?;
             live.log_adoption().await
@@ -192,7 +192,7 @@ async fn begin_adopting(live: Arc<LiveSystem>, clock: Arc<dyn Clock>, stop: Stop
             return;
         }
         let pause = clock.sleep(ADOPT_RETRY);
-        select(Box::pin(stop.told()), pause).await;
+        select(Box::pin(stop.stopped()), pause).await;
     }
 }
 
@@ -234,7 +234,7 @@ fn campaign(node: &OpenSystems, stop: &StopSignal) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for campaign in node.systems().iter().filter_map(|live| live.take_campaign()) {
         let stop = stop.clone();
-        tasks.spawn(async move { campaign.run(stop.told()).await });
+        tasks.spawn(async move { campaign.run(stop.stopped()).await });
     }
     tasks
 }

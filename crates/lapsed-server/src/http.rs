@@ -41,7 +41,7 @@ use crate::metrics::Metrics;
 use crate::node::{LiveSystem, OpenSystems};
 use crate::telemetry::Telemetry;
 use crate::webhooks::Webhooks;
-use auth::Gate;
+use auth::Authenticator;
 use problem::Problem;
 use request_turns::RequestTurns;
 
@@ -53,7 +53,7 @@ pub type Shared = Arc<App>;
 pub struct App {
     pub(crate) node: Arc<OpenSystems>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) gate: Gate,
+    pub(crate) authenticator: Authenticator,
     pub(crate) body_limit: usize,
     /// How long a request may take unless its route declares that it is slow.
     pub(crate) request_timeout: Duration,
@@ -94,7 +94,7 @@ impl App {
             listener_slots: ListenerSlots::new(server.listeners_max, metrics.events().clone()),
             node,
             metrics,
-            gate: Gate::new(server, SystemClock::shared()),
+            authenticator: Authenticator::new(server, SystemClock::shared()),
             body_limit: server.body_limit,
             request_timeout: server.request_timeout,
             stop,

@@ -50,9 +50,9 @@ impl OpenSystems {
     pub fn open(
         config: &Config,
         clock: Arc<dyn Clock>,
-        witness: Arc<dyn Observer>,
+        observer: Arc<dyn Observer>,
     ) -> lapsed_core::Result<OpenSystems> {
-        Self::open_for(config, clock, witness, false)
+        Self::open_for(config, clock, observer, false)
     }
 
     /// Opens the same for a single command. Passes then do not wait until a system is idle: the
@@ -61,18 +61,18 @@ impl OpenSystems {
     pub fn open_by_hand(
         config: &Config,
         clock: Arc<dyn Clock>,
-        witness: Arc<dyn Observer>,
+        observer: Arc<dyn Observer>,
     ) -> lapsed_core::Result<OpenSystems> {
-        Self::open_for(config, clock, witness, true)
+        Self::open_for(config, clock, observer, true)
     }
 
     fn open_for(
         config: &Config,
         clock: Arc<dyn Clock>,
-        witness: Arc<dyn Observer>,
+        observer: Arc<dyn Observer>,
         by_hand: bool,
     ) -> lapsed_core::Result<OpenSystems> {
-        let journal = Arc::new(Journal::new(witness, clock.clone()));
+        let journal = Arc::new(Journal::new(observer, clock.clone()));
         let process = process_name(&*clock);
         let (systems, stores, monitors) = (Vec::new(), BTreeMap::new(), Vec::new());
         let mut node = OpenSystems { systems, stores, monitors, journal };
@@ -94,7 +94,7 @@ impl OpenSystems {
                     node.stores.insert(name.clone(), store);
                 }
             }
-            let ground = LiveContext {
+            let context = LiveContext {
                 store: &node.stores[&common.store],
                 mirror: common.mirror.as_ref().map(|name| &node.stores[name]),
                 clock: clock.clone(),
@@ -102,7 +102,7 @@ impl OpenSystems {
                 process: &process,
                 by_hand,
             };
-            node.systems.push(Arc::new(LiveSystem::build(&**plan, ground)?));
+            node.systems.push(Arc::new(LiveSystem::build(&**plan, context)?));
         }
         Ok(node)
     }

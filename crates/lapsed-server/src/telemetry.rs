@@ -6,7 +6,7 @@
 //! is one check per request. Traces and the log (`commands::log`) share nothing.
 
 mod client;
-mod witness;
+mod tracing_observer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 
 use self::client::OtlpClient;
-pub use self::witness::TracingObserver;
+pub use self::tracing_observer::TracingObserver;
 use crate::config::telemetry::TelemetryPlan;
 use crate::failure::Failure;
 

@@ -111,7 +111,7 @@ impl Settings {
         let signs = assembly.activity_signs(system.id(), store.clone());
         let running = Running::new(system, store, Arc::new(sweeper), assembly.clock.clone());
         let signal = running.signal.clone();
-        running.spawn(Box::pin(async move { signs.run(signal.told()).await }));
+        running.spawn(Box::pin(async move { signs.run(signal.stopped()).await }));
         if !self.manual {
             let passes = schedule::run(
                 running.sweeper.clone(),
@@ -122,7 +122,7 @@ impl Settings {
         }
         if let Some(campaign) = campaign {
             let signal = running.signal.clone();
-            running.spawn(Box::pin(async move { campaign.run(signal.told()).await }));
+            running.spawn(Box::pin(async move { campaign.run(signal.stopped()).await }));
         }
         Arc::new(running)
     }

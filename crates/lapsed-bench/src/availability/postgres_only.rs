@@ -104,7 +104,7 @@ where
     for turn in 0.. {
         let due = began + pace * (turn as u32 + 1);
         tokio::select! {
-            () = stop.told() => break,
+            () = stop.stopped() => break,
             () = tokio::time::sleep_until(due.into()) => work(turn).await?,
         }
     }

@@ -10,11 +10,11 @@ pub enum WebhookCommand {
     /// List the daemon's webhooks, and the newest receipt that each has delivered.
     List(ListWebhooks),
     /// List the dead letters of a webhook: deliveries that will not be retried automatically.
-    Dead(DeadOfWebhook),
+    Dead(ListDeadDeliveries),
     /// Retry the delivery of one dead letter.
-    PutBack(OneOfWebhook),
+    PutBack(DeadDeliveryArgs),
     /// Delete one dead letter permanently.
-    Delete(OneOfWebhook),
+    Delete(DeadDeliveryArgs),
     /// Send a test event to a webhook, and show whether its receiver accepts it.
     Test(TestWebhook),
 }
@@ -29,7 +29,7 @@ pub struct ListWebhooks {
 }
 
 #[derive(Debug, Args)]
-pub struct DeadOfWebhook {
+pub struct ListDeadDeliveries {
     /// Name of the webhook.
     pub name: String,
 
@@ -45,7 +45,7 @@ pub struct DeadOfWebhook {
 }
 
 #[derive(Debug, Args)]
-pub struct OneOfWebhook {
+pub struct DeadDeliveryArgs {
     /// Name of the webhook.
     pub name: String,
 

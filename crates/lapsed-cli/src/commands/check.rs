@@ -261,7 +261,7 @@ async fn look(
             Some(name) => Some(config.stores[name].open(clock.clone())?),
             None => None,
         };
-        let ground = LiveContext {
+        let context = LiveContext {
             store: opened,
             mirror: mirror.as_ref(),
             clock: clock.clone(),
@@ -269,7 +269,7 @@ async fn look(
             process: "check",
             by_hand: true,
         };
-        match LiveSystem::build(&**plan, ground) {
+        match LiveSystem::build(&**plan, context) {
             Ok(live) => built.push(live),
             Err(error) => faults.push(Failure::of_store(error, &store.name)),
         }

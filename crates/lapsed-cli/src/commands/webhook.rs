@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use crate::backend;
 use crate::backend::remote::{RemoteBackend, segment};
 use crate::cli::TargetArgs;
-use crate::cli::webhook::{DeadOfWebhook, ListWebhooks, OneOfWebhook, TestWebhook, WebhookCommand};
+use crate::cli::webhook::{
+    DeadDeliveryArgs, ListDeadDeliveries, ListWebhooks, TestWebhook, WebhookCommand,
+};
 use lapsed_server::failure::Failure;
 use lapsed_server::print::{self, Table, line, lines, moment};
 
@@ -48,7 +50,7 @@ fn list(args: &ListWebhooks) -> Result<(), Failure> {
     lines(&table.text())
 }
 
-fn dead(args: &DeadOfWebhook) -> Result<(), Failure> {
+fn dead(args: &ListDeadDeliveries) -> Result<(), Failure> {
     let path = format!("/v1/webhooks/{}/dead?limit={}", segment(&args.name), args.limit);
     let answer = daemon(&args.target)?.get_json(&path)?;
     let empty = Vec::new();
@@ -73,7 +75,7 @@ fn dead(args: &DeadOfWebhook) -> Result<(), Failure> {
     ))
 }
 
-fn settle(args: &OneOfWebhook, what: &str, then: &str) -> Result<(), Failure> {
+fn settle(args: &DeadDeliveryArgs, what: &str, then: &str) -> Result<(), Failure> {
     let path = format!("/v1/webhooks/{}/dead/{what}", segment(&args.name));
     let answer = daemon(&args.target)?.post_json(&path, &json!({ "id": args.id }))?;
     if args.output.json {

@@ -68,13 +68,13 @@ struct Stores {
     stores: Vec<Health>,
 }
 
-pub enum News {
+pub enum TopUpdate {
     Status(Vec<SystemStatus>),
-    Lately(Vec<HistoryView>, Vec<Health>),
+    History(Vec<HistoryView>, Vec<Health>),
     /// The daemon does not answer, or refuses the request.
-    Away(String),
+    Unreachable(String),
     /// Earlier receipts, newest first.
-    Before(Vec<Receipt>),
+    EarlierReceipts(Vec<Receipt>),
     Receipt(Box<Receipt>),
     Explained(String, Result<Explanation, String>),
     Passed(SystemId, Result<PassReport, String>),
@@ -94,7 +94,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    pub fn start(remote: RemoteBackend, tell: Sender<News>) -> Feed {
+    pub fn start(remote: RemoteBackend, tell: Sender<TopUpdate>) -> Feed {
         let remote = Arc::new(remote);
         let (orders, ordered) = channel();
         let (asking, telling) = (remote.clone(), tell.clone());
@@ -116,19 +116,19 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-fn look(remote: &RemoteBackend, tell: &Sender<News>) {
+fn look(remote: &RemoteBackend, tell: &Sender<TopUpdate>) {
     loop {
-        let news = match remote.status() {
-            Ok(status) => News::Status(status),
-            Err(failure) => News::Away(failure.to_string()),
+        let update = match remote.status() {
+            Ok(status) => TopUpdate::Status(status),
+            Err(failure) => TopUpdate::Unreachable(failure.to_string()),
         };
-        if tell.send(news).is_err() {
+        if tell.send(update).is_err() {
             return;
         }
         // An older daemon reports neither history nor health: then less is shown.
         let histories = remote.read::<Histories>("/v1/history").unwrap_or_default();
         let stores = remote.read::<Stores>("/v1/stores").unwrap_or_default();
-        if tell.send(News::Lately(histories.systems, stores.stores)).is_err() {
+        if tell.send(TopUpdate::History(histories.systems, stores.stores)).is_err() {
             return;
         }
         std::thread::sleep(EVERY);
@@ -137,19 +137,19 @@ fn look(remote: &RemoteBackend, tell: &Sender<News>) {
 
 /// Follows the receipts. Earlier receipts are listed after the stream has begun, so that none is missed. When the
 /// stream gives up, it begins anew, and the list fills the gap.
-fn follow(remote: &RemoteBackend, tell: &Sender<News>) {
+fn follow(remote: &RemoteBackend, tell: &Sender<TopUpdate>) {
     loop {
         let ended = remote.follow(None, &mut |followed| {
-            let news = match followed {
+            let update = match followed {
                 Followed::Begun => {
                     let listing = ReceiptListing { limit: BEFORE, ..ReceiptListing::default() };
-                    News::Before(remote.receipts(&listing)?.receipts)
+                    TopUpdate::EarlierReceipts(remote.receipts(&listing)?.receipts)
                 }
-                Followed::Receipt(receipt) => News::Receipt(receipt),
+                Followed::Receipt(receipt) => TopUpdate::Receipt(receipt),
                 // The status of each system shows its store's error.
                 Followed::Missing(_) => return Ok(()),
             };
-            tell.send(news).map_err(|_| Failure::Closed)
+            tell.send(update).map_err(|_| Failure::Closed)
         });
         if matches!(ended, Err(Failure::Closed)) {
             return;
@@ -158,23 +158,23 @@ fn follow(remote: &RemoteBackend, tell: &Sender<News>) {
     }
 }
 
-fn carry_out(remote: &RemoteBackend, ordered: &Receiver<FeedRequest>, tell: &Sender<News>) {
+fn carry_out(remote: &RemoteBackend, ordered: &Receiver<FeedRequest>, tell: &Sender<TopUpdate>) {
     while let Ok(order) = ordered.recv() {
         let words = |failure: Failure| failure.to_string();
-        let news = match order {
+        let update = match order {
             FeedRequest::Explain(system, key) => {
                 let told = remote.explain(&system, &key).map_err(words);
-                News::Explained(format!("{system} {key}"), told)
+                TopUpdate::Explained(format!("{system} {key}"), told)
             }
             FeedRequest::Pass(system, act) => {
                 let report = remote.pass(&system, act).map_err(words);
-                News::Passed(system, report)
+                TopUpdate::Passed(system, report)
             }
             FeedRequest::Brake(system, order) => {
-                News::Braked(remote.set_brake(&system, order).map_err(words))
+                TopUpdate::Braked(remote.set_brake(&system, order).map_err(words))
             }
         };
-        if tell.send(news).is_err() {
+        if tell.send(update).is_err() {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! The state of `lapsed top`: the data of the daemon and the view. It changes only by news and by keys.
+//! The state of `lapsed top`: the data of the daemon and the view. It changes only by update and by keys.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -6,7 +6,7 @@ use lapsed_core::receipt::{Receipt, ReceiptId};
 use lapsed_core::system::Explanation;
 use lapsed_core::{Kind, SystemId};
 
-use super::feed::{FeedRequest, Health, HistoryView, News};
+use super::feed::{FeedRequest, Health, HistoryView, TopUpdate};
 use crate::commands::would_reclaim;
 use lapsed_server::node::shapes::SystemStatus;
 use lapsed_server::print::{count, plural, span};
@@ -78,28 +78,36 @@ impl TopModel {
     }
 
     /// Updates the state from a message of the feed.
-    pub fn hear(&mut self, news: News, now_ms: u64) {
+    pub fn apply(&mut self, update: TopUpdate, now_ms: u64) {
         self.now_ms = now_ms;
-        match news {
-            News::Status(systems) => {
+        match update {
+            TopUpdate::Status(systems) => {
                 self.away = None;
                 self.systems = systems;
                 self.selected = self.selected.min(self.systems.len().saturating_sub(1));
             }
-            News::Lately(histories, stores) => (self.histories, self.stores) = (histories, stores),
-            News::Away(why) => self.away = Some(why),
-            News::Before(newest_first) => newest_first.into_iter().rev().for_each(|r| self.add(r)),
-            News::Receipt(receipt) => self.add(*receipt),
-            News::Explained(what, Ok(told)) => self.show(&format!("why: {what}"), explained(&told)),
-            News::Passed(system, Ok(report)) => {
+            TopUpdate::History(histories, stores) => {
+                (self.histories, self.stores) = (histories, stores)
+            }
+            TopUpdate::Unreachable(why) => self.away = Some(why),
+            TopUpdate::EarlierReceipts(newest_first) => {
+                newest_first.into_iter().rev().for_each(|r| self.add(r))
+            }
+            TopUpdate::Receipt(receipt) => self.add(*receipt),
+            TopUpdate::Explained(what, Ok(told)) => {
+                self.show(&format!("why: {what}"), explained(&told))
+            }
+            TopUpdate::Passed(system, Ok(report)) => {
                 let title = if report.dry_run { "dry run" } else { "pass" };
                 self.show(&format!("{title}: {system}"), passed(&report));
             }
-            News::Braked(Ok(brake)) => {
+            TopUpdate::Braked(Ok(brake)) => {
                 self.message =
                     Some(format!("brake of {}/{}: {}", brake.kind, brake.system, brake.words));
             }
-            News::Explained(_, Err(why)) | News::Passed(_, Err(why)) | News::Braked(Err(why)) => {
+            TopUpdate::Explained(_, Err(why))
+            | TopUpdate::Passed(_, Err(why))
+            | TopUpdate::Braked(Err(why)) => {
                 self.message = Some(why);
             }
         }

@@ -7,7 +7,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
 
-use super::feed::{FeedRequest, HistoryView, News};
+use super::feed::{FeedRequest, HistoryView, TopUpdate};
 use super::keys::{KeyAction, press};
 use super::model::{TopModel, TopView};
 use super::{draw, model};
@@ -35,19 +35,19 @@ fn status(kind: &str, name: &str) -> Value {
     })
 }
 
-fn receipt(seq: u64, key: &str) -> News {
+fn receipt(seq: u64, key: &str) -> TopUpdate {
     let receipt = json!({
         "id": format!("registry-devices-{seq}"), "key": key, "owner": "gateway-2", "incarnation": 1,
         "reason": "owner_dead", "removed": {}, "sweeper": "s", "batch": 1, "at_ms": NOW_MS,
         "evidence": { "clock": "store", "deadline_ms": NOW_MS - 700, "judged_ms": NOW_MS, "late_ms": 700 },
     });
-    News::Receipt(Box::new(serde_json::from_value(receipt).unwrap()))
+    TopUpdate::Receipt(Box::new(serde_json::from_value(receipt).unwrap()))
 }
 
 fn some() -> TopModel {
     let mut model = TopModel::new("http://127.0.0.1:7227", true);
     let systems = json!([status("registry", "devices"), status("availability", "mitras")]);
-    model.hear(News::Status(serde_json::from_value(systems).unwrap()), NOW_MS);
+    model.apply(TopUpdate::Status(serde_json::from_value(systems).unwrap()), NOW_MS);
     let history: HistoryView = serde_json::from_value(json!({
         "system": "devices", "kind": "registry", "slice_ms": 10_000, "now_ms": NOW_MS,
         "samples": [{ "at_ms": NOW_MS - 5_000, "reclaimed": 8 }, { "at_ms": NOW_MS - 15_000, "reclaimed": 1 }],
@@ -56,9 +56,9 @@ fn some() -> TopModel {
     .unwrap();
     let store = json!([{ "name": "main", "place": "redis 127.0.0.1", "answers": true, "latency_us": 420,
         "clock_offset_ms": -3 }]);
-    model.hear(News::Lately(vec![history], serde_json::from_value(store).unwrap()), NOW_MS);
-    model.hear(receipt(1, "imei-1"), NOW_MS);
-    model.hear(receipt(2, "imei-2"), NOW_MS);
+    model.apply(TopUpdate::History(vec![history], serde_json::from_value(store).unwrap()), NOW_MS);
+    model.apply(receipt(1, "imei-1"), NOW_MS);
+    model.apply(receipt(2, "imei-2"), NOW_MS);
     model
 }
 
@@ -129,17 +129,17 @@ fn every_size_is_drawn_in_every_view() {
 #[test]
 fn a_lost_connection_is_said_and_forgotten_once_it_is_back() {
     let mut model = some();
-    model.hear(News::Away("no daemon answers".to_owned()), NOW_MS);
+    model.apply(TopUpdate::Unreachable("no daemon answers".to_owned()), NOW_MS);
     let picture = drawn(&model, 80, 24);
     assert!(picture.contains("CONNECTION LOST") && picture.contains("imei-2"), "{picture}");
-    model.hear(News::Status(Vec::new()), NOW_MS);
+    model.apply(TopUpdate::Status(Vec::new()), NOW_MS);
     assert!(!drawn(&model, 80, 24).contains("CONNECTION LOST"));
 }
 
 #[test]
 fn a_receipt_that_comes_twice_is_shown_once() {
     let mut model = some();
-    model.hear(receipt(2, "imei-2"), NOW_MS);
+    model.apply(receipt(2, "imei-2"), NOW_MS);
     assert_eq!(model.receipts.len(), 2);
 }
 
@@ -183,7 +183,7 @@ fn a_real_pass_needs_a_dry_run_and_a_yes() {
         KeyAction::Ask(FeedRequest::Pass(devices(), PassMode::DryRun))
     );
     let report = serde_json::from_value(pass(true)).unwrap();
-    model.hear(News::Passed(devices(), Ok(report)), NOW_MS);
+    model.apply(TopUpdate::Passed(devices(), Ok(report)), NOW_MS);
     assert!(model::is_dry_run_of(&model.view, &devices()));
     assert!(drawn(&model, 80, 24).contains("2 of 3 suspects would be reclaimed"));
     assert_eq!(type_in(&mut model, "s"), KeyAction::Nothing);
@@ -209,7 +209,7 @@ fn a_brake_is_only_touched_after_a_yes() {
 fn hostile_text_is_drawn_escaped() {
     let hostile = "a\u{202e}b\x1b[2J\r\nFORGED";
     let mut model = some();
-    model.hear(receipt(2, "key\u{202e}\u{2066}"), NOW_MS);
+    model.apply(receipt(2, "key\u{202e}\u{2066}"), NOW_MS);
     for view in [
         TopView::Main,
         TopView::Details,
@@ -234,7 +234,7 @@ fn an_override_asks_for_a_reason_shows_the_count_and_wants_a_yes() {
     devices_status["census"] = serde_json::to_value(census).unwrap();
     let mut model = some();
     let all = json!([devices_status, status("availability", "mitras")]);
-    model.hear(News::Status(serde_json::from_value(all).unwrap()), NOW_MS);
+    model.apply(TopUpdate::Status(serde_json::from_value(all).unwrap()), NOW_MS);
     type_in(&mut model, "o");
     assert!(drawn(&model, 80, 24).contains("why the brake is overridden"));
     type_in(&mut model, "\n");

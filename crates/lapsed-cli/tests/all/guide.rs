@@ -9,6 +9,7 @@ use lapsed_testbed::{Engine, PostgresServer, RedisServer};
 lapsed_testbed::steady_tests! {
     every_command_of_the_guide_prints_what_the_guide_shows,
     every_command_of_the_readme_prints_what_the_readme_shows,
+    every_command_on_an_existing_redis_prints_what_the_page_shows,
     every_command_of_the_system_pages_prints_what_they_show,
 }
 
@@ -30,6 +31,11 @@ fn every_command_of_the_guide_prints_what_the_guide_shows() {
 
 fn every_command_of_the_readme_prints_what_the_readme_shows() {
     let page = std::fs::read_to_string(root("README.md")).unwrap();
+    Shell::new().follow(&page);
+}
+
+fn every_command_on_an_existing_redis_prints_what_the_page_shows() {
+    let page = std::fs::read_to_string(root("docs/existing-redis.md")).unwrap();
     let mut shell = Shell::new();
     let server = redis(&mut shell);
     // This server has just been started, a reader's has not: everybody's silence is shorter here.

@@ -95,13 +95,13 @@ impl SystemPlan for WithIndex {
         Vec::new()
     }
 
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let store = ground.store.get::<Embedded>().expect("an embedded store");
+        let store = context.store.get::<Embedded>().expect("an embedded store");
         let registry = store.registry(common.id.clone(), common.threshold)?;
-        let assembly = ground.assembly;
+        let assembly = context.assembly;
         let registry = Arc::new(Registry::new(
-            RegistryParts::new(registry, ground.store.store(), common.threshold)
+            RegistryParts::new(registry, context.store.store(), common.threshold)
                 .index(Some(self.index.clone()))
                 .brake(assembly.brake.clone())
                 .clock(assembly.clock.clone())

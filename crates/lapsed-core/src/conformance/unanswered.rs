@@ -144,7 +144,7 @@ pub fn registry_calls(registry: &dyn RegistryStore) -> Vec<NamedCall<'_>> {
         }),
         call!("unregister", async move { registry.unregister(&claim(), &[name("k")]).await }),
         call!("find", async move { registry.find(&[name("k")]).await }),
-        call!("adopted_life", async move { registry.adopted_life(&name("o")).await }),
+        call!("adopted_owner_state", async move { registry.adopted_owner_state(&name("o")).await }),
         call!("entries", async move { registry.entries(&claim(), None, 10).await }),
         call!("restore", registry.restore(1)),
     ]

@@ -97,7 +97,7 @@ impl Inflight {
             if !taken.jobs.is_empty() || left.is_zero() {
                 return Ok(taken);
             }
-            ear.wait(&**clock, left).await;
+            listener.wait(&**clock, left).await;
         }
     }
 
@@ -115,14 +115,14 @@ impl Inflight {
         let until = clock.mono() + wait;
         let limit = limit.clamp(1, JOBS_MAX);
         loop {
-            let ear = self.listen(queue);
+            let listener = self.listen(queue);
             let take = self.parts.entries.take_once(request, claim, queue, limit);
             let taken = self.calls.call("take", take).await?;
             let left = until.saturating_sub(clock.mono());
             if !taken.jobs.is_empty() || left.is_zero() {
                 return Ok(taken);
             }
-            ear.wait(&**clock, left).await;
+            listener.wait(&**clock, left).await;
         }
     }
 

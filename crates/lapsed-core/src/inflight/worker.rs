@@ -159,7 +159,7 @@ impl Worker {
         F: Future<Output = std::result::Result<D, E>>,
     {
         let clock = &self.inflight.parts.clock;
-        while !stop.is_told() {
+        while !stop.is_stopped() {
             if !self.owner.is_live() {
                 return Err(self.gone());
             }
@@ -170,7 +170,7 @@ impl Worker {
                     self.note(&job, worked)?;
                 }
                 Ok(None) => {
-                    select(pin!(ear.wait(&**clock, WAIT)), pin!(stop.told())).await;
+                    select(pin!(listener.wait(&**clock, WAIT)), pin!(stop.stopped())).await;
                 }
                 Err(Error::Unavailable { .. } | Error::Throttled { .. }) => {
                     clock.sleep(TRY_AGAIN).await;

@@ -63,7 +63,7 @@ impl ResumableReconcile {
 
     async fn is_stopped_within(&self, nap: Duration, stop: &StopSignal) -> bool {
         let nap = self.clock.sleep(nap);
-        matches!(select(Box::pin(stop.told()), nap).await, Either::Left(_))
+        matches!(select(Box::pin(stop.stopped()), nap).await, Either::Left(_))
     }
 
     /// Goes on with an unfinished run, or begins one if it is due.

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::name::Name;
 use crate::owner::Claim;
 use crate::receipt::Receipt;
-use crate::registry::{AdoptedLife, FoundEntry, Registry};
+use crate::registry::{AdoptedOwnerState, FoundEntry, Registry};
 use crate::system::Explanation;
 use crate::system::explain::{BeatState, Explainer, RECEIPTS_SEARCHED};
 
@@ -40,11 +40,11 @@ impl Registry {
         let of_incarnation =
             if state.0 > 0 { format!(", incarnation {state}") } else { String::new() };
         let mut because = vec![format!("`{key}` is registered to `{owner}`{of_incarnation}")];
-        let life = self.parts.entries.adopted_life(owner);
-        let life = self.calls.quiet("adopted_life", life).await?;
-        because.extend(life.as_ref().map(AdoptedLife::describe));
+        let life = self.parts.entries.adopted_owner_state(owner);
+        let life = self.calls.quiet("adopted_owner_state", life).await?;
+        because.extend(life.as_ref().map(AdoptedOwnerState::describe));
         let verdict = match life {
-            Some(AdoptedLife::Newcomer { .. }) => "live",
+            Some(AdoptedOwnerState::Newcomer { .. }) => "live",
             _ => self.judge_beat(&mut because, found).await?,
         };
         let mut facts = json!({

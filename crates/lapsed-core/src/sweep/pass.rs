@@ -61,7 +61,7 @@ pub struct SweeperParts {
     activity: Arc<Activity>,
     /// The candidate's view, in leader mode.
     leadership: Option<Leadership>,
-    witness: Arc<dyn Observer>,
+    observer: Arc<dyn Observer>,
     /// How long receipts are kept.
     retention: Retention,
 }
@@ -79,7 +79,7 @@ impl SweeperParts {
             clock: SystemClock::shared(),
             activity: Arc::default(),
             leadership: None,
-            witness: Arc::new(NoObserver),
+            observer: Arc::new(NoObserver),
             retention: Retention::default(),
         }
     }
@@ -101,7 +101,7 @@ impl SweeperParts {
 
     /// Is shown what happens, for metrics and logs.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.witness = observer;
+        self.observer = observer;
         self
     }
 }
@@ -172,7 +172,7 @@ impl Sweeper {
         let mut report = run.report;
         report.stopped = stopped;
         report.took_ms = (self.parts.clock.mono() - run.began).as_millis() as u64;
-        self.parts.witness.passed(&report);
+        self.parts.observer.passed(&report);
         report
     }
 
@@ -372,7 +372,7 @@ impl<'a> Run<'a> {
         let answer = self.batch(progress, page.suspects, term, verdict, census).await?;
         let took = clock.mono() - sent;
         let parts = &self.sweeper.parts;
-        parts.witness.batched(parts.sweep.system(), count, took);
+        parts.observer.batched(parts.sweep.system(), count, took);
         let held = if answer.held.is_zero() { took } else { answer.held };
         if matches!(answer.outcomes.first(), Some(Outcome::Refused(Refusal::NotLeader))) {
             return Ok(Step::Stop(self.not_leading()));
@@ -471,7 +471,7 @@ impl<'a> Run<'a> {
             }
             self.report.list(suspect, outcome, census.now_ms, self.list);
             if let Outcome::Reclaimed(Some(receipt)) = outcome {
-                self.sweeper.parts.witness.reclaimed(receipt);
+                self.sweeper.parts.observer.reclaimed(receipt);
             }
         }
     }
@@ -483,7 +483,7 @@ impl<'a> Run<'a> {
             progress.in_doubt.remove(0);
             self.report.settled += receipts.len() as u64;
             self.report.reclaimed += receipts.len() as u64;
-            receipts.iter().for_each(|r| self.sweeper.parts.witness.reclaimed(r));
+            receipts.iter().for_each(|r| self.sweeper.parts.observer.reclaimed(r));
         }
         Ok(())
     }
@@ -534,7 +534,7 @@ impl<'a> Run<'a> {
             return Some(Stopped::Ops);
         }
         let ran = parts.clock.mono() - self.began;
-        if policy.max_runtime.is_some_and(|max| ran >= max) || self.stop.is_told() {
+        if policy.max_runtime.is_some_and(|max| ran >= max) || self.stop.is_stopped() {
             return Some(Stopped::Runtime);
         }
         if policy.idle_grace.is_some() && parts.activity.uses() != self.uses {
@@ -586,6 +586,6 @@ impl<'a> Run<'a> {
         if matches!(error, Error::Unavailable { .. }) {
             parts.brake.note_unreachable(&error.to_string());
         }
-        parts.witness.store_error(parts.sweep.system(), error);
+        parts.observer.store_error(parts.sweep.system(), error);
     }
 }

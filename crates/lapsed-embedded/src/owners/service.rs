@@ -260,7 +260,11 @@ impl OwnerService {
         }
     }
 
-    pub fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
+    pub fn beat_handle(
+        &self,
+        owner: &Name,
+        incarnation: Incarnation,
+    ) -> Option<Arc<dyn BeatHandle>> {
         match self.owners.resolve(&Claim::exact(owner.clone(), incarnation)) {
             ResolvedClaim::Known(slot) => Some(slot),
             _ => None,

@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 use crate::tables::{held_key, split_held};
 
 /// Position of a suspect: its deadline, its incarnation, its key.
-pub(crate) type Place = (u64, u64, Name);
+pub(crate) type ScanPosition = (u64, u64, Name);
 
 /// A suspect that this incarnation holds.
 fn suspect(slot: &Slot, deadline_ms: u64, key: Name) -> Suspect {
@@ -35,7 +35,7 @@ pub(crate) fn after(suspect: &Suspect) -> Cursor {
     Cursor(Some(format!("{}:{}:{}", suspect.deadline_ms, suspect.incarnation, suspect.key)))
 }
 
-pub(crate) fn place(cursor: &Cursor) -> Result<Option<Place>> {
+pub(crate) fn place(cursor: &Cursor) -> Result<Option<ScanPosition>> {
     let Some(text) = &cursor.0 else { return Ok(None) };
     let wrong = || Error::Invalid(format!("{text:?} is not a cursor of this store"));
     let mut parts = text.splitn(3, ':');
@@ -68,7 +68,7 @@ impl OwnerTable {
 
 impl OwnerService {
     /// Entries of overdue and ended owners, from `start` on.
-    pub fn page(&self, start: Option<&Place>, request: &PageRequest) -> Result<SuspectPage> {
+    pub fn page(&self, start: Option<&ScanPosition>, request: &PageRequest) -> Result<SuspectPage> {
         let (now_ms, back_ms) = self.owners.look();
         let from = start.map_or((0, 0), |(deadline, i, _)| (*deadline, *i));
         let reclaimable: Vec<((u64, u64), Arc<Slot>)> = {

@@ -6,7 +6,7 @@ use lapsed_core::receipt::Reason;
 use lapsed_core::sweep::{Census, PageRequest, Suspect, SuspectPage};
 use lapsed_core::{Name, Result};
 
-use crate::owners::suspects::{Place, place};
+use crate::owners::suspects::{ScanPosition, place};
 use crate::sessions::{Core, EmbeddedSessions};
 use crate::tables::SessionRow;
 
@@ -35,7 +35,7 @@ impl Core {
 impl EmbeddedSessions {
     pub(super) fn suspects_page(&self, request: &PageRequest) -> Result<SuspectPage> {
         let start = place(&request.after)?;
-        let (owners, orphans): (_, Option<&Place>) = match &start {
+        let (owners, orphans): (_, Option<&ScanPosition>) = match &start {
             Some(place) if place.1 == NOBODY.0 => (None, Some(place)),
             start => (Some(start.as_ref()), None),
         };
@@ -55,7 +55,7 @@ impl EmbeddedSessions {
         Ok(page)
     }
 
-    fn orphan_suspects(&self, start: Option<&Place>, limit: usize) -> Result<Vec<Suspect>> {
+    fn orphan_suspects(&self, start: Option<&ScanPosition>, limit: usize) -> Result<Vec<Suspect>> {
         let grace_ms = self.core.grace_ms;
         let after = start.map(|(deadline, _, id)| (deadline.saturating_sub(grace_ms), id.clone()));
         let orphans = self.core.waiting.lock().page(self.core.due_before(), after, limit);

@@ -58,8 +58,8 @@ impl OwnerStore for Forgetful {
     async fn owner(&self, claim: &Claim) -> Result<Option<OwnerInfo>> {
         self.inner.owner(claim).await
     }
-    fn pulse(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
-        self.inner.pulse(owner, incarnation)
+    fn beat_handle(&self, owner: &Name, incarnation: Incarnation) -> Option<Arc<dyn BeatHandle>> {
+        self.inner.beat_handle(owner, incarnation)
     }
 }
 

@@ -171,7 +171,7 @@ async fn trap_b12_neither_a_pass_nor_a_failed_renewal_delays_the_next_one() {
     campaign.renew().await;
     let first = leading.term();
     let (stopper, stop) = StopSignal::channel();
-    let renewing = tokio::spawn(campaign.run(async move { stop.told().await }));
+    let renewing = tokio::spawn(campaign.run(async move { stop.stopped().await }));
     let sweeper = {
         let policy = Policy {
             mode: SweepMode::Leader,

@@ -84,7 +84,7 @@ impl Storm {
 
     /// A provider that lives: beats, and comes back when it is told that it is offline.
     async fn live(self: Arc<Self>, id: Name, stop: StopSignal) {
-        while !stop.is_told() {
+        while !stop.is_stopped() {
             let sent_ms = now_ms();
             match self.any().heartbeat(std::slice::from_ref(&id)).await {
                 Ok(beats) if beats.answer == [ProviderBeat::Noted] => self.note(&id, sent_ms),
@@ -102,7 +102,7 @@ impl Storm {
 
     /// Sessions, deactivations and toggles of everybody but the silent.
     async fn bustle(self: Arc<Self>, stop: StopSignal) {
-        while !stop.is_told() {
+        while !stop.is_stopped() {
             let id = name(&format!("p{:02}", self.below(LIVING)));
             let session = name(&format!("s{:02}", self.below(20)));
             let daemon = self.any();
@@ -130,7 +130,7 @@ impl Storm {
         let daemon = self.daemons[at].clone();
         let sweeper = sweeper(&daemon);
         let passes = async {
-            while !stop.is_told() {
+            while !stop.is_stopped() {
                 sweeper.pass(PassMode::Reclaim, 100, &stop).await;
                 tokio::time::sleep(Duration::from_millis(300)).await;
             }

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use lapsed_core::owner::{Beat, Claim, Incarnation, OwnerInfo, OwnerStore};
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::registry::{
-    AdoptedLife, FoundEntry, Holder, RegisterAnswer, RegistryStore, TakePolicy,
+    AdoptedOwnerState, FoundEntry, Holder, RegisterAnswer, RegistryStore, TakePolicy,
 };
 use lapsed_core::sweep::{
     Batch, BatchAnswer, BatchId, Census, Cursor, Outcome, PageRequest, PassMode, Suspect,
@@ -242,7 +242,7 @@ impl RegistryStore for AdoptedRegistry {
         Ok(owners.into_iter().map(|owner| owner.map(found)).collect())
     }
 
-    async fn adopted_life(&self, owner: &Name) -> Result<Option<AdoptedLife>> {
+    async fn adopted_owner_state(&self, owner: &Name) -> Result<Option<AdoptedOwnerState>> {
         let observed = self.observe(std::slice::from_ref(owner), PassMode::DryRun).await?;
         Ok(Some(observed.owners[0].life(observed.now_ms, self.owners.ttl_ms)))
     }

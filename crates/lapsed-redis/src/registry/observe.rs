@@ -6,7 +6,7 @@
 //! crontab judge by the same facts. The record belongs to one configuration: with another `heartbeat_key`
 //! observing begins anew.
 
-use lapsed_core::registry::AdoptedLife;
+use lapsed_core::registry::AdoptedOwnerState;
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Name, Result};
 
@@ -52,16 +52,16 @@ impl ObservedOwner {
         self.left_ms.is_none() && self.deadline_ms(now_ms, ttl_ms) <= now_ms
     }
 
-    pub fn life(&self, now_ms: u64, ttl_ms: u64) -> AdoptedLife {
+    pub fn life(&self, now_ms: u64, ttl_ms: u64) -> AdoptedOwnerState {
         let deadline_ms = self.deadline_ms(now_ms, ttl_ms);
         if self.left_ms.is_some() {
-            AdoptedLife::Alive
+            AdoptedOwnerState::Alive
         } else if self.good_until_ms > 0 {
-            AdoptedLife::HeartbeatGone { since_ms: now_ms.saturating_sub(deadline_ms) }
+            AdoptedOwnerState::HeartbeatGone { since_ms: now_ms.saturating_sub(deadline_ms) }
         } else if deadline_ms <= now_ms {
-            AdoptedLife::NeverBeat { known_for_ms: now_ms.saturating_sub(self.first_ms) }
+            AdoptedOwnerState::NeverBeat { known_for_ms: now_ms.saturating_sub(self.first_ms) }
         } else {
-            AdoptedLife::Newcomer { left_ms: deadline_ms - now_ms }
+            AdoptedOwnerState::Newcomer { left_ms: deadline_ms - now_ms }
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_core::registry::{AdoptedLife, RegistryStore};
+use lapsed_core::registry::{AdoptedOwnerState, RegistryStore};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::brake::BrakeSetting;
 use lapsed_core::sweep::policy::Policy;
@@ -335,22 +335,24 @@ async fn explain_tells_a_heartbeat_that_is_gone_from_one_that_never_came(engine:
     let sweeper = world.sweeper();
     pass(&sweeper).await;
     world.app.register("i-mute", &keys("mute", 1));
-    let life =
-        async |owner: &str| world.registry.adopted_life(&name(owner)).await.unwrap().unwrap();
-    assert_eq!(life("i-2").await, AdoptedLife::Alive);
+    let life = async |owner: &str| {
+        world.registry.adopted_owner_state(&name(owner)).await.unwrap().unwrap()
+    };
+    assert_eq!(life("i-2").await, AdoptedOwnerState::Alive);
     pass(&sweeper).await;
     let young = life("i-mute").await;
-    assert!(matches!(young, AdoptedLife::Newcomer { .. }), "{young:?}");
+    assert!(matches!(young, AdoptedOwnerState::Newcomer { .. }), "{young:?}");
     assert!(young.describe().contains("if none arrives it is dead in"), "{}", young.describe());
     let mute = eventually("the end of its TTL", async || {
-        Some(life("i-mute").await).filter(|life| !matches!(life, AdoptedLife::Newcomer { .. }))
+        Some(life("i-mute").await)
+            .filter(|life| !matches!(life, AdoptedOwnerState::Newcomer { .. }))
     })
     .await;
-    assert!(matches!(mute, AdoptedLife::NeverBeat { .. }), "{mute:?}");
+    assert!(matches!(mute, AdoptedOwnerState::NeverBeat { .. }), "{mute:?}");
     assert!(mute.describe().contains("never seen with a heartbeat"), "{}", mute.describe());
     world.app.call(&["DEL", "instance:heartbeat:i-1"]);
     let gone = life("i-1").await;
-    assert!(matches!(gone, AdoptedLife::HeartbeatGone { .. }), "{gone:?}");
+    assert!(matches!(gone, AdoptedOwnerState::HeartbeatGone { .. }), "{gone:?}");
     assert!(gone.describe().contains("was seen and is gone"), "{}", gone.describe());
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::inflight_app::{Beside, INDEX, JOBS, id, layout, pass, payload};
+use crate::inflight_app::{AppFixture, INDEX, JOBS, id, layout, pass, payload};
 use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweep};
@@ -23,7 +23,7 @@ const JOBS_IN_ALL: usize = 500;
 const SPREAD_MS: u64 = 2_000;
 
 /// The same keys with a longer threshold, on a server that has been there for longer than that.
-async fn slow(beside: &Beside) -> Beside {
+async fn slow(beside: &AppFixture) -> AppFixture {
     let orphan_threshold = Duration::from_millis(THRESHOLD_MS);
     let beside = beside.with(AdoptedInflightLayout { orphan_threshold, ..layout() });
     let back_ms = beside.redis.info().await.unwrap().back_ms;
@@ -37,7 +37,7 @@ fn policy() -> Policy {
 }
 
 /// One pass of a process that has seen nothing before.
-async fn single_pass(beside: &Beside, act: PassMode) -> PassReport {
+async fn single_pass(beside: &AppFixture, act: PassMode) -> PassReport {
     pass(&beside.sweeper_with("cron", policy()), act).await
 }
 
@@ -46,7 +46,7 @@ fn job_id(n: usize) -> String {
 }
 
 /// Jobs of 20 processes that all sent their last heartbeat now, registered in one go.
-fn register(beside: &Beside, jobs: std::ops::Range<usize>) -> u64 {
+fn register(beside: &AppFixture, jobs: std::ops::Range<usize>) -> u64 {
     let at_ms = beside.app.now_ms();
     let (mut index, mut hash) =
         (vec!["ZADD".to_owned(), INDEX.into()], vec!["HSET".into(), JOBS.into()]);
@@ -59,17 +59,17 @@ fn register(beside: &Beside, jobs: std::ops::Range<usize>) -> u64 {
     at_ms
 }
 
-async fn all_due(beside: &Beside) {
+async fn all_due(beside: &AppFixture) {
     let at_ms = register(beside, 0..JOBS_IN_ALL);
     beside.until_ms(at_ms + THRESHOLD_MS + 1).await;
 }
 
-async fn until_the_first_step(beside: &Beside) {
+async fn until_the_first_step(beside: &AppFixture) {
     let hold = beside.redis.brake(&id()).await.unwrap().hold.expect("the brake holds");
     beside.until_ms(hold.until_ms).await;
 }
 
-async fn all_jobs_of_twenty_processes_due_at_once_are_held_and_go_in_steps(beside: Beside) {
+async fn all_jobs_of_twenty_processes_due_at_once_are_held_and_go_in_steps(beside: AppFixture) {
     let beside = slow(&beside).await;
     all_due(&beside).await;
     let held = single_pass(&beside, PassMode::Reclaim).await;
@@ -114,7 +114,7 @@ async fn jobs_that_become_due_one_after_another_are_a_mass_death(beside: Beside)
 }
 
 /// Both read the same record; the store gives the step to one, and the other one holds.
-async fn two_passes_at_the_same_moment_take_one_step(beside: Beside) {
+async fn two_passes_at_the_same_moment_take_one_step(beside: AppFixture) {
     let beside = slow(&beside).await;
     all_due(&beside).await;
     single_pass(&beside, PassMode::Reclaim).await;
@@ -129,7 +129,7 @@ async fn two_passes_at_the_same_moment_take_one_step(beside: Beside) {
     assert_eq!(beside.redis.brake(&id()).await.unwrap().hold.unwrap().steps, 1);
 }
 
-async fn a_normal_trickle_of_orphans_is_not_held(beside: Beside) {
+async fn a_normal_trickle_of_orphans_is_not_held(beside: AppFixture) {
     let beside = slow(&beside).await;
     let at_ms = register(&beside, 0..25);
     beside.until_ms(at_ms + THRESHOLD_MS + 1).await;
@@ -141,7 +141,7 @@ async fn a_normal_trickle_of_orphans_is_not_held(beside: Beside) {
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 25), "{report:?}");
 }
 
-async fn a_dry_run_lists_what_the_brake_spares(beside: Beside) {
+async fn a_dry_run_lists_what_the_brake_spares(beside: AppFixture) {
     let beside = slow(&beside).await;
     all_due(&beside).await;
     let dry = single_pass(&beside, PassMode::DryRun).await;

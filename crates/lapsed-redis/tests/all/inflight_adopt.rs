@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::inflight_app::{
-    Beside, GC_LOCK, INDEX, JOBS, LONG_AGO_MS, THRESHOLD, jid, layout, name, named, pass, payload,
-    skipped, sweep_through, uuid,
+    AppFixture, GC_LOCK, INDEX, JOBS, LONG_AGO_MS, THRESHOLD, jid, layout, name, named, pass,
+    payload, skipped, sweep_through, uuid,
 };
 use lapsed_core::inflight::rules::{DeadLetterReason, QueueEnd, RecoveryPolicy};
 use lapsed_core::inflight::{InflightStore, JobPlace, RecoveredJob, RecoveryAction};
@@ -56,7 +56,7 @@ fn with(recovery: RecoveryPolicy) -> AdoptedInflightLayout {
 }
 
 /// One push that fails is one job that waits; once its queue takes it, it goes.
-async fn trap_e1_a_queue_that_does_not_take_a_job_leaves_it_registered(beside: Beside) {
+async fn trap_e1_a_queue_that_does_not_take_a_job_leaves_it_registered(beside: AppFixture) {
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "good"));
     app.orphan(&uuid(2), payload(2, "bad"));
@@ -74,7 +74,7 @@ async fn trap_e1_a_queue_that_does_not_take_a_job_leaves_it_registered(beside: B
     assert!(!app.is_registered(&uuid(2)));
 }
 
-async fn trap_e1_payloads_that_are_no_jobs_stay_and_the_others_go_on(beside: Beside) {
+async fn trap_e1_payloads_that_are_no_jobs_stay_and_the_others_go_on(beside: AppFixture) {
     let app = &beside.app;
     let none = [
         "",
@@ -106,7 +106,7 @@ async fn trap_e1_payloads_that_are_no_jobs_stay_and_the_others_go_on(beside: Bes
 }
 
 /// The process is slow, not dead: it beats once more, without XX, and only then unregisters.
-async fn trap_e2_a_late_heartbeat_brings_no_job_back(beside: Beside) {
+async fn trap_e2_a_late_heartbeat_brings_no_job_back(beside: AppFixture) {
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "default"));
     assert_eq!(beside.sweep().await.reclaimed, 1);
@@ -124,7 +124,7 @@ async fn trap_e2_a_late_heartbeat_brings_no_job_back(beside: Beside) {
 }
 
 /// A process that is in the list because nobody removed it is not alive; the key that it renews is.
-async fn trap_e3_a_list_of_processes_keeps_nobody_alive(beside: Beside) {
+async fn trap_e3_a_list_of_processes_keeps_nobody_alive(beside: AppFixture) {
     let app = &beside.app;
     let (dead, slow) = ("web-1:41:00112233aabbccdd", "web-2:7:8899aabbccddeeff");
     let of = |process: &str, n| format!("{process}/{}", uuid(n));
@@ -150,7 +150,7 @@ async fn trap_e3_a_list_of_processes_keeps_nobody_alive(beside: Beside) {
 }
 
 /// An hour without a new job, and the keys of a running one would be gone.
-async fn trap_e4_the_keys_live_on_with_every_pass(beside: Beside) {
+async fn trap_e4_the_keys_live_on_with_every_pass(beside: AppFixture) {
     let app = &beside.app;
     app.register(&uuid(1), payload(1, "default"));
     let ttl = |key| app.number(&["TTL", key]);
@@ -174,7 +174,7 @@ async fn trap_e4_the_keys_live_on_with_every_pass(beside: Beside) {
     assert_eq!(app.keys(), BTreeSet::new());
 }
 
-async fn trap_e5_an_entry_without_a_payload_is_removed(beside: Beside) {
+async fn trap_e5_an_entry_without_a_payload_is_removed(beside: AppFixture) {
     let app = &beside.app;
     let long_ago = (app.now_ms() - LONG_AGO_MS).to_string();
     (0..50).for_each(|n| {
@@ -193,7 +193,7 @@ async fn trap_e5_an_entry_without_a_payload_is_removed(beside: Beside) {
     assert!(app.is_indexed(&uuid(99)));
 }
 
-async fn trap_e6_the_lock_has_an_end_and_only_its_holder_lets_go(beside: Beside) {
+async fn trap_e6_the_lock_has_an_end_and_only_its_holder_lets_go(beside: AppFixture) {
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "default"));
     beside.settle().await;
@@ -216,7 +216,7 @@ async fn trap_e6_the_lock_has_an_end_and_only_its_holder_lets_go(beside: Beside)
 }
 
 /// Each time it is taken and registered anew, and its process dies.
-async fn trap_e7_a_job_that_kills_its_workers_is_a_dead_letter(beside: Beside) {
+async fn trap_e7_a_job_that_kills_its_workers_is_a_dead_letter(beside: AppFixture) {
     let app = &beside.app;
     let deadly = payload(1, "default");
     for attempt in 1..=2 {
@@ -258,7 +258,7 @@ async fn trap_e7_a_job_that_kills_its_workers_is_a_dead_letter(beside: Beside) {
     assert_eq!(beside.inflight.dead(None, 10).await.unwrap(), []);
 }
 
-async fn trap_e7_a_job_without_a_jid_is_known_by_what_it_carries(beside: Beside) {
+async fn trap_e7_a_job_without_a_jid_is_known_by_what_it_carries(beside: AppFixture) {
     let app = &beside.app;
     let beside = beside.with(with(RecoveryPolicy { crashes_max: 2, ..RecoveryPolicy::default() }));
     let deadly = "{\"class\":\"A\",\"args\":[1]}";
@@ -278,7 +278,7 @@ async fn trap_e7_a_job_without_a_jid_is_known_by_what_it_carries(beside: Beside)
     assert_eq!(beside.inflight.counts().await.unwrap().dropped, 1);
 }
 
-async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(beside: Beside) {
+async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(beside: AppFixture) {
     let app = &beside.app;
     let months_ms = 300 * 24 * 3_600_000;
     let at = |ago_ms: u64| (app.now_ms() - ago_ms).to_string();
@@ -296,7 +296,7 @@ async fn trap_e8_an_orphan_of_long_ago_is_not_put_back(beside: Beside) {
 }
 
 /// All jobs of one process have one score: it beats for all of them at once.
-async fn trap_e11_ten_thousand_with_one_score_go_in_bounded_pages(beside: Beside) {
+async fn trap_e11_ten_thousand_with_one_score_go_in_bounded_pages(beside: AppFixture) {
     const MANY: usize = 10_000;
     let app = &beside.app;
     app.orphans(0, MANY, "default");
@@ -325,7 +325,7 @@ async fn trap_e11_ten_thousand_with_one_score_go_in_bounded_pages(beside: Beside
     assert_eq!(beside.sweep().await.reclaimed, 5);
 }
 
-async fn trap_e11_a_pass_without_orphans_costs_the_same_with_many_jobs(beside: Beside) {
+async fn trap_e11_a_pass_without_orphans_costs_the_same_with_many_jobs(beside: AppFixture) {
     let app = &beside.app;
     let requests = || async {
         let sweeper = beside.sweeper("s");
@@ -349,7 +349,7 @@ async fn trap_e11_a_pass_without_orphans_costs_the_same_with_many_jobs(beside: B
     assert!(many <= few + 3, "{few} requests with one job, {many} with 20,001");
 }
 
-async fn a_heartbeat_between_listing_and_reclaim_wins(beside: Beside) {
+async fn a_heartbeat_between_listing_and_reclaim_wins(beside: AppFixture) {
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "default"));
     app.orphan(&uuid(2), payload(2, "default"));
@@ -364,7 +364,7 @@ async fn a_heartbeat_between_listing_and_reclaim_wins(beside: Beside) {
     assert_eq!(app.queue("default"), [payload(2, "default")]);
 }
 
-async fn a_job_unregistered_between_listing_and_reclaim_is_gone(beside: Beside) {
+async fn a_job_unregistered_between_listing_and_reclaim_is_gone(beside: AppFixture) {
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "default"));
     beside.settle().await;
@@ -381,7 +381,7 @@ async fn a_job_unregistered_between_listing_and_reclaim_is_gone(beside: Beside) 
     assert_eq!((&answer.outcomes[1], app.queued("default")), (&Outcome::Gone, 1));
 }
 
-async fn the_applications_own_collector_is_not_disturbed(beside: Beside) {
+async fn the_applications_own_collector_is_not_disturbed(beside: AppFixture) {
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "default"));
     app.call(&["ZADD", INDEX, "1", &uuid(2)]);
@@ -396,7 +396,7 @@ async fn the_applications_own_collector_is_not_disturbed(beside: Beside) {
     assert_eq!(beside.sweep().await.reclaimed, 1);
 }
 
-async fn two_sweepers_recover_each_job_once(beside: Beside) {
+async fn two_sweepers_recover_each_job_once(beside: AppFixture) {
     const MANY: usize = 3_000;
     let app = &beside.app;
     app.orphans(0, MANY, "default");
@@ -413,7 +413,7 @@ async fn two_sweepers_recover_each_job_once(beside: Beside) {
     assert_eq!((receipts.len(), keys.len()), (MANY, MANY));
 }
 
-async fn payloads_go_back_byte_for_byte(beside: Beside) {
+async fn payloads_go_back_byte_for_byte(beside: AppFixture) {
     let app = &beside.app;
     let odd: [&[u8]; 8] = [
         b"{\"class\":\"A\",\"args\":[12345678901234567890,1.0,1e400,-0,0.1]}",
@@ -438,7 +438,7 @@ async fn payloads_go_back_byte_for_byte(beside: Beside) {
 }
 
 /// Milliseconds are the original's; seconds, whole or not, are understood, and never early.
-async fn no_unit_of_time_is_a_moment_early(beside: Beside) {
+async fn no_unit_of_time_is_a_moment_early(beside: AppFixture) {
     let app = &beside.app;
     beside.settle().await;
     let start_ms = app.now_ms();
@@ -504,7 +504,7 @@ async fn ids_that_are_no_names_are_left_alone(beside: Beside) {
     assert_eq!(app.number(&["ZCARD", INDEX]), 1_501);
 }
 
-async fn a_dry_run_is_the_real_run_without_the_change(beside: Beside) {
+async fn a_dry_run_is_the_real_run_without_the_change(beside: AppFixture) {
     let app = &beside.app;
     app.orphans(0, 700, "default");
     app.orphan(&uuid(1_000), "no json");
@@ -522,7 +522,7 @@ async fn a_dry_run_is_the_real_run_without_the_change(beside: Beside) {
     assert_eq!(app.queued("default"), 700);
 }
 
-async fn the_oldest_is_the_next_to_be_run(beside: Beside) {
+async fn the_oldest_is_the_next_to_be_run(beside: AppFixture) {
     let app = &beside.app;
     app.call(&["LPUSH", "queue:default", "waiting"]);
     let at = |ago_ms: u64| (app.now_ms() - ago_ms).to_string();
@@ -546,7 +546,7 @@ async fn the_oldest_is_the_next_to_be_run(beside: Beside) {
     assert_eq!(app.queue("default"), [vec!["waiting".to_owned()], jobs([4, 5, 6])].concat());
 }
 
-async fn the_keys_of_the_newer_original_go_along(beside: Beside) {
+async fn the_keys_of_the_newer_original_go_along(beside: AppFixture) {
     let newer = AdoptedInflightLayout {
         orphan_threshold: THRESHOLD,
         heartbeat_interval: Duration::from_millis(200),
@@ -580,7 +580,7 @@ async fn the_keys_of_the_newer_original_go_along(beside: Beside) {
     assert_eq!(beside.inflight.job(&name(&id)).await.unwrap(), None);
 }
 
-async fn another_key_under_the_index_is_said_clearly(beside: Beside) {
+async fn another_key_under_the_index_is_said_clearly(beside: AppFixture) {
     let app = &beside.app;
     app.call(&["SET", INDEX, "something else"]);
     let report = pass(&beside.sweeper("s"), PassMode::Reclaim).await;

@@ -8,7 +8,7 @@ use lapsed_redis::{AdoptedInflightLayout, DeadLetterPlace};
 use lapsed_testbed::{Engine, RedisServer};
 use serde_json::Value;
 
-use crate::inflight_app::{App, Beside, THRESHOLD, jid, layout, name, payload, skipped, uuid};
+use crate::inflight_app::{App, AppFixture, THRESHOLD, jid, layout, name, payload, skipped, uuid};
 use crate::ruby::{LIMIT, QUEUE, dead_jobs, enqueue};
 
 crate::inflight_app::on_both! {
@@ -40,7 +40,7 @@ async fn sidekiq_lists_and_retries_what_lapsed_gives_up() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let jids = enqueue(&server, 2);
     let recovery = RecoveryPolicy { crashes_max: 1, ..RecoveryPolicy::default() };
-    let beside = Beside::at(App::connect(server.port(), 0), &server.url(), layout())
+    let beside = AppFixture::at(App::connect(server.port(), 0), &server.url(), layout())
         .with(AdoptedInflightLayout { recovery, ..layout() });
     let app = &beside.app;
     for n in 0..2 {
@@ -104,7 +104,7 @@ async fn sidekiq_lists_and_retries_what_lapsed_gives_up() {
 
 /// What Sidekiq's `attempt_retry` writes, and nothing else: large numbers, `1.0`, empty arrays, escapes,
 /// order and blanks are as they were. Put back, it is the job as it was.
-async fn trap_f7_only_what_sidekiq_writes_about_a_failure_changes(beside: Beside) {
+async fn trap_f7_only_what_sidekiq_writes_about_a_failure_changes(beside: AppFixture) {
     let beside = beside.with(giving_up());
     let app = &beside.app;
     let message = |n: usize| {
@@ -159,7 +159,7 @@ async fn trap_f7_only_what_sidekiq_writes_about_a_failure_changes(beside: Beside
 }
 
 /// With `dead: false` Sidekiq throws a job away that it gives up. lapsed throws nothing away.
-async fn a_job_that_sidekiq_would_not_keep_is_a_letter_of_lapsed(beside: Beside) {
+async fn a_job_that_sidekiq_would_not_keep_is_a_letter_of_lapsed(beside: AppFixture) {
     let beside = beside.with(giving_up());
     let job = "{\"class\":\"A\",\"args\":[],\"dead\":false,\"queue\":\"default\"}";
     beside.app.orphan(&uuid(1), job);
@@ -171,7 +171,7 @@ async fn a_job_that_sidekiq_would_not_keep_is_a_letter_of_lapsed(beside: Beside)
     assert_eq!(beside.app.queue("default"), [job]);
 }
 
-async fn a_dead_set_of_another_type_leaves_the_job_registered(beside: Beside) {
+async fn a_dead_set_of_another_type_leaves_the_job_registered(beside: AppFixture) {
     let (front, beside) = (beside.clone(), beside.with(giving_up()));
     let app = &beside.app;
     app.call(&["SET", "dead", "another program's"]);
@@ -185,7 +185,7 @@ async fn a_dead_set_of_another_type_leaves_the_job_registered(beside: Beside) {
     assert_eq!(app.queue("default"), [payload(1, "default")]);
 }
 
-async fn letters_that_left_the_dead_set_do_not_end_the_list(beside: Beside) {
+async fn letters_that_left_the_dead_set_do_not_end_the_list(beside: AppFixture) {
     let beside = beside.with(giving_up());
     let app = &beside.app;
     (0..6).for_each(|n| app.orphan(&uuid(n), payload(n, "default")));
@@ -215,7 +215,7 @@ async fn letters_that_left_the_dead_set_do_not_end_the_list(beside: Beside) {
     assert_eq!(app.queue("default")[0], payload(2, "default"), "{}", jid(2));
 }
 
-async fn dead_letters_may_stay_with_lapsed(beside: Beside) {
+async fn dead_letters_may_stay_with_lapsed(beside: AppFixture) {
     let there = beside.with(giving_up());
     let here =
         beside.with(AdoptedInflightLayout { dead_letter: DeadLetterPlace::Lapsed, ..giving_up() });

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::inflight_app::{
-    App, Beside, INDEX, JOBS, PATIENCE, layout, pass, payload, skipped, sum, sweep_through, uuid,
+    App, AppFixture, INDEX, JOBS, PATIENCE, layout, pass, payload, skipped, sum, sweep_through,
+    uuid,
 };
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{PassMode, PassReport, Stopped, Sweeper};
@@ -34,8 +35,8 @@ fn patient() -> AdoptedInflightLayout {
     AdoptedInflightLayout { orphan_threshold: PATIENT, ..layout() }
 }
 
-fn beside(server: &RedisServer, layout: AdoptedInflightLayout) -> Beside {
-    Beside::at(App::connect(server.port(), 0), &server.url(), layout)
+fn beside(server: &RedisServer, layout: AdoptedInflightLayout) -> AppFixture {
+    AppFixture::at(App::connect(server.port(), 0), &server.url(), layout)
 }
 
 fn slowly() -> Policy {
@@ -77,7 +78,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Each job is on its queue exactly once, and nowhere else.
-async fn assert_account(beside: &Beside, story: &str, jobs: usize) {
+async fn assert_account(beside: &AppFixture, story: &str, jobs: usize) {
     let app = &beside.app;
     let (queued, in_flight) = (app.queued("default"), app.number(&["ZCARD", INDEX]));
     let (payloads, receipts) = (app.number(&["HLEN", JOBS]), beside.receipts().await);
@@ -112,7 +113,7 @@ async fn the_server_killed_in_the_middle_of_a_sweep() {
         (5_000..5_020).for_each(|n| before.app.register(&uuid(n), payload(n, "default")));
         server.kill().unwrap();
         server.restart().unwrap();
-        let after = Beside { app: Arc::new(App::connect(server.port(), 0)), ..before.clone() };
+        let after = AppFixture { app: Arc::new(App::connect(server.port(), 0)), ..before.clone() };
         let back_ms = after.app.now_ms();
         let future = (back_ms + 600_000).to_string();
         (5_000..5_020).for_each(|n| drop(after.app.call(&["ZADD", INDEX, &future, &uuid(n)])));
@@ -161,7 +162,7 @@ async fn the_answer_to_a_reclaim_is_lost() {
     for engine in Engine::ALL {
         let server = RedisServer::start(engine).unwrap();
         let proxy = Proxy::start(server.port()).unwrap();
-        let beside = Beside::at(App::connect(server.port(), 0), &proxy.url(), layout());
+        let beside = AppFixture::at(App::connect(server.port(), 0), &proxy.url(), layout());
         beside.app.orphans(0, 20, "default");
         beside.dry_run().await;
         let sweeper = beside.sweeper("lossy");
@@ -184,7 +185,7 @@ async fn answers_lost_again_and_again_are_settled() {
     const JOBS_AT_ONCE: usize = 60;
     let server = RedisServer::start(Engine::Valkey).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
-    let beside = Beside::at(App::connect(server.port(), 0), &proxy.url(), layout());
+    let beside = AppFixture::at(App::connect(server.port(), 0), &proxy.url(), layout());
     let sweeper = beside.sweeper_with("lossy", Policy { batch: 10, ..Policy::default() });
     let (mut reclaimed, mut settled) = (0, 0);
     for round in 0..8 {
@@ -270,7 +271,7 @@ async fn a_user_who_may_not() {
         };
         may_not(&[]);
         let url = format!("redis://janitor:pw@127.0.0.1:{}/0", server.port());
-        let beside = Beside::at(App::connect(server.port(), 0), &url, layout());
+        let beside = AppFixture::at(App::connect(server.port(), 0), &url, layout());
         beside.app.orphans(0, 10, "default");
         beside.settle().await;
         let sweeper = beside.sweeper("s");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::inflight_app::{
-    App, Beside, GC_LOCK, INDEX, JOBS, THRESHOLD, layout, name, payload, uuid,
+    App, AppFixture, GC_LOCK, INDEX, JOBS, THRESHOLD, layout, name, payload, uuid,
 };
 use lapsed_core::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
 use lapsed_core::inflight::{
@@ -51,7 +51,7 @@ fn why(restored: Restored) -> String {
     }
 }
 
-async fn a_dropped_job_is_restored_from_its_receipt(beside: Beside) {
+async fn a_dropped_job_is_restored_from_its_receipt(beside: AppFixture) {
     let app = &beside.app;
     let beside = beside.with(on_death(OnDeath::Drop));
     let odd: &[u8] = b"{\"class\":\"A\",\"args\":[\"\xff\",1.0,[]],\"queue\":\"slow\"}";
@@ -80,7 +80,7 @@ async fn a_dropped_job_is_restored_from_its_receipt(beside: Beside) {
     assert!(why(beside.inflight.restore(7).await.unwrap()).contains("there is no receipt"));
 }
 
-async fn a_dead_letter_is_restored_by_its_receipt(beside: Beside) {
+async fn a_dead_letter_is_restored_by_its_receipt(beside: AppFixture) {
     let app = &beside.app;
     let beside = beside.with(on_death(OnDeath::DeadLetter));
     app.orphan(&uuid(1), payload(1, "default"));
@@ -109,7 +109,7 @@ async fn a_dead_letter_is_restored_by_its_receipt(beside: Beside) {
     assert_eq!(app.queued("default"), 2);
 }
 
-async fn a_letter_whose_queue_does_not_take_it_stays(beside: Beside) {
+async fn a_letter_whose_queue_does_not_take_it_stays(beside: AppFixture) {
     let app = &beside.app;
     let beside = beside.with(on_death(OnDeath::Fail));
     app.orphan(&uuid(1), payload(1, "bad"));
@@ -129,7 +129,7 @@ async fn a_letter_whose_queue_does_not_take_it_stays(beside: Beside) {
 }
 
 /// Ids are unique, unless the application makes them otherwise: then nothing is lost.
-async fn a_letter_is_not_overwritten_by_another_job(beside: Beside) {
+async fn a_letter_is_not_overwritten_by_another_job(beside: AppFixture) {
     let app = &beside.app;
     let beside = beside.with(on_death(OnDeath::DeadLetter));
     app.orphan(&uuid(1), payload(1, "default"));
@@ -141,7 +141,7 @@ async fn a_letter_is_not_overwritten_by_another_job(beside: Beside) {
     assert_eq!(beside.inflight.dead(None, 10).await.unwrap()[0].payload, payload(1, "default"));
 }
 
-async fn lists_and_streams_take_jobs_too(beside: Beside) {
+async fn lists_and_streams_take_jobs_too(beside: AppFixture) {
     let app = &beside.app;
     let format = |queues, key: &str| AdoptedInflightLayout {
         queues,
@@ -167,7 +167,7 @@ async fn lists_and_streams_take_jobs_too(beside: Beside) {
     assert_eq!(stream.inflight.queues(None, 10).await.unwrap(), [(name("mail"), 2)]);
 }
 
-async fn operations_of_the_application_are_refused_with_the_reason(beside: Beside) {
+async fn operations_of_the_application_are_refused_with_the_reason(beside: AppFixture) {
     fn refused<T>(result: Result<T>) {
         match result.err().unwrap() {
             error @ Error::Unsupported { .. } => {
@@ -191,7 +191,7 @@ async fn operations_of_the_application_are_refused_with_the_reason(beside: Besid
     assert_eq!(beside.app.keys().len(), 0);
 }
 
-async fn jobs_explain_themselves(beside: Beside) {
+async fn jobs_explain_themselves(beside: AppFixture) {
     let app = &beside.app;
     let system = Inflight::new(
         InflightParts::new(beside.inflight.clone(), Arc::new(beside.redis.clone()), THRESHOLD)
@@ -216,7 +216,7 @@ async fn jobs_explain_themselves(beside: Beside) {
     assert!(explained.because[0].contains("put back on its queue"), "{explained:?}");
 }
 
-async fn crashes_are_forgotten_after_their_window(beside: Beside) {
+async fn crashes_are_forgotten_after_their_window(beside: AppFixture) {
     let app = &beside.app;
     let short = RecoveryPolicy { crash_window_ms: 50, crashes_max: 2, ..RecoveryPolicy::default() };
     let beside = beside.with(with(short));
@@ -245,7 +245,7 @@ async fn a_layout_of_one_slot_works_on_a_cluster() {
     };
     let node = cluster.master_of_slot(cluster.slot_of("{app}:inflight_index")).unwrap();
     let app = App::connect(cluster.nodes()[node].port(), 0);
-    let beside = Beside::at(app, &cluster.url(), tagged);
+    let beside = AppFixture::at(app, &cluster.url(), tagged);
     let app = &beside.app;
     let of = |n| format!("web-1:41:00112233aabbccdd/{}", uuid(n));
     let recently = (app.now_ms() - crate::inflight_app::LONG_AGO_MS).to_string();
@@ -264,7 +264,7 @@ async fn a_layout_of_one_slot_works_on_a_cluster() {
 /// The application's own keys, and nothing else, are what a pass leaves behind.
 async fn an_empty_application_stays_empty() {
     let server = RedisServer::start(Engine::Valkey).unwrap();
-    let beside = Beside::at(App::connect(server.port(), 0), &server.url(), layout());
+    let beside = AppFixture::at(App::connect(server.port(), 0), &server.url(), layout());
     let report = beside.sweep().await;
     assert_eq!((report.suspects, report.errors), (0, 0));
     for key in [INDEX, JOBS, GC_LOCK, "queues"] {

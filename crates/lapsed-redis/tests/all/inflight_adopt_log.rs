@@ -4,7 +4,7 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock, Mutex};
 
-use crate::inflight_app::{App, Beside, layout, pass, payload, sweep_through, unique};
+use crate::inflight_app::{App, AppFixture, layout, pass, payload, sweep_through, unique};
 use lapsed_core::sweep::PassMode;
 use lapsed_testbed::{Engine, Proxy, RedisServer};
 use tracing::field::{Field, Visit};
@@ -78,7 +78,7 @@ async fn tell() {
     let uuid = |n: usize| format!("{told}-{n}");
     let server = RedisServer::start(Engine::Redis).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();
-    let beside = Beside::at(App::connect(server.port(), 0), &proxy.url(), layout());
+    let beside = AppFixture::at(App::connect(server.port(), 0), &proxy.url(), layout());
     let app = &beside.app;
     app.orphan(&uuid(1), payload(1, "mail"));
     app.orphan(&uuid(2), "no job");

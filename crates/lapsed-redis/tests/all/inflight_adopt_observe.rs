@@ -18,9 +18,9 @@ on_both_engines! {
 }
 
 /// A server that has been there for longer than a threshold; nobody has confirmed anything.
-async fn beside(engine: Engine) -> (RedisServer, Beside) {
+async fn beside(engine: Engine) -> (RedisServer, AppFixture) {
     let server = RedisServer::start(engine).unwrap();
-    let beside = Beside::at(App::connect(server.port(), 0), &server.url(), layout());
+    let beside = AppFixture::at(App::connect(server.port(), 0), &server.url(), layout());
     eventually("the server to have been there for a while", async || {
         let uptime = server.info("uptime_in_seconds").unwrap().parse::<u64>().unwrap();
         (uptime >= 3).then_some(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lapsed_redis::AdoptedInflightLayout;
 use lapsed_testbed::{Engine, RedisServer, until};
 
-use crate::inflight_app::{App, Beside, THRESHOLD, sweep_through};
+use crate::inflight_app::{App, AppFixture, THRESHOLD, sweep_through};
 use crate::ruby::{Holder, LIMIT, QUEUE, enqueue, lines, ran, worker};
 
 const JOBS: usize = 12;
@@ -25,8 +25,8 @@ fn short(layout: AdoptedInflightLayout) -> AdoptedInflightLayout {
     AdoptedInflightLayout { orphan_threshold: THRESHOLD, heartbeat_interval, ..layout }
 }
 
-fn beside(server: &RedisServer, layout: AdoptedInflightLayout) -> Beside {
-    Beside::at(App::connect(server.port(), 0), &server.url(), short(layout))
+fn beside(server: &RedisServer, layout: AdoptedInflightLayout) -> AppFixture {
+    AppFixture::at(App::connect(server.port(), 0), &server.url(), short(layout))
 }
 
 fn on_the_queue(server: &RedisServer) -> Vec<String> {
@@ -34,7 +34,7 @@ fn on_the_queue(server: &RedisServer) -> Vec<String> {
 }
 
 /// Passes until so many were put back.
-async fn recover(beside: &Beside, jobs: usize) {
+async fn recover(beside: &AppFixture, jobs: usize) {
     let sweeper = beside.sweeper("s");
     let mut reclaimed = 0;
     let began = std::time::Instant::now();

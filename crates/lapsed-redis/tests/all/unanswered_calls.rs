@@ -90,7 +90,7 @@ impl Systems {
         }
         // Written through lapsed there is an index, so that nothing has to be surveyed, and no
         // heartbeat of an application; what an adopted owner holds is found by a pass alone.
-        let unasked = ["survey", "survey for a dry run", "adopted_life", "held_by"];
+        let unasked = ["survey", "survey for a dry run", "adopted_owner_state", "held_by"];
         calls_end_without_an_answer(END, calls, &unasked).await;
         // The two that survey do ask.
         let surveys = [&self.registries[1] as &dyn Surveyed, &self.inflight[1]];

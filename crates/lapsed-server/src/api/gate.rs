@@ -64,7 +64,7 @@ impl RequestGate {
     /// because it starts the task of the request timeout.
     pub fn new(app: Shared, router: Router) -> RequestGate {
         let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let place = app.gate.place(peer.ip());
+        let place = app.authenticator.place(peer.ip());
         let timeout = RequestTimeout::start(app.request_timeout);
         let behind = Arc::new(Behind { app, router, timeout });
         RequestGate { behind, peer, place, cut: CutFlag::default() }
@@ -73,13 +73,14 @@ impl RequestGate {
     /// A copy for the connection from `peer`. `cut` reports whether the connection was ended by the
     /// write timeout.
     pub fn facing(&self, peer: SocketAddr, cut: CutFlag) -> RequestGate {
-        let place = self.behind.app.gate.place(peer.ip());
+        let place = self.behind.app.authenticator.place(peer.ip());
         RequestGate { behind: self.behind.clone(), peer, place, cut }
     }
 
     /// Admits the request, or answers why it is refused. Returns what is left to check in its body.
     fn admit(&self, need: &Need, request: &mut Request) -> Result<Option<OwnerCheck>, Problem> {
-        let admitted = self.behind.app.gate.check(need.scope, request.headers(), self.place)?;
+        let admitted =
+            self.behind.app.authenticator.check(need.scope, request.headers(), self.place)?;
         check_change(request)?;
         let owners = match admitted.limits() {
             None => None,

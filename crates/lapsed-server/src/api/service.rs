@@ -47,7 +47,7 @@ struct Ready {
     responses((status = 200, body = Ready),
         (status = 503, description = "No store answers, or the daemon is shutting down")))]
 async fn readyz(State(app): State<Shared>) -> Result<JsonAnswer<Ready>, Problem> {
-    if app.stop.is_told() {
+    if app.stop.is_stopped() {
         return Err(not_ready("shutting down"));
     }
     let systems = app.node.readiness().await;
@@ -69,7 +69,7 @@ async fn readyz_of(
     Path((kind, name)): Path<(String, String)>,
 ) -> Result<JsonAnswer<SystemReadiness>, Problem> {
     let live = app.live(&kind, &name)?;
-    if app.stop.is_told() {
+    if app.stop.is_stopped() {
         return Err(not_ready("shutting down"));
     }
     let system = app.node.readiness_of(live).await;

@@ -44,7 +44,7 @@ pub struct SweepSection {
 /// The keys that the original idle sweep has directly in the system's section instead of in
 /// `sweep`.
 #[derive(Debug, Default)]
-pub struct Beside {
+pub struct SectionSweepKeys {
     pub idle_grace: Option<Span>,
     pub op_delay: Option<Span>,
     pub max_ops_per_run: Option<u64>,
@@ -53,7 +53,11 @@ pub struct Beside {
 
 impl SweepSection {
     /// Adds the keys from the system's section. A key that is given in both places is refused.
-    pub fn with(mut self, beside: Beside, section: &Section<'_>) -> Result<Self, ConfigError> {
+    pub fn with(
+        mut self,
+        beside: SectionSweepKeys,
+        section: &Section<'_>,
+    ) -> Result<Self, ConfigError> {
         fn merge<T>(
             section: &Section<'_>,
             key: &str,

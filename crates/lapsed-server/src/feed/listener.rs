@@ -83,7 +83,7 @@ impl EventListener {
 
     async fn find(&mut self) -> Option<Bytes> {
         let since = Instant::now();
-        while !self.stop.is_told() {
+        while !self.stop.is_stopped() {
             self.told.mark_unchanged();
             if let Some(systems) = self.feed.missing_since(&mut self.missing_changes) {
                 return Some(missing(&systems));
@@ -129,7 +129,7 @@ impl EventListener {
     async fn wait(&mut self) -> Option<Bytes> {
         tokio::select! {
             _ = self.told.changed() => None,
-            () = self.stop.told() => None,
+            () = self.stop.stopped() => None,
             () = tokio::time::sleep(HEARTBEAT) => Some(Bytes::from_static(SIGN_OF_LIFE)),
         }
     }
@@ -139,7 +139,7 @@ impl EventListener {
         let (found, is_whole) = self.read(head).await;
         if found.is_none() && !is_whole {
             tokio::select! {
-                () = self.stop.told() => {}
+                () = self.stop.stopped() => {}
                 _ = self.told.changed() => {}
                 () = tokio::time::sleep(PAUSE) => {}
             }

@@ -43,7 +43,7 @@ pub async fn run(
     mut wakeups: watch::Receiver<()>,
     stop: StopSignal,
 ) {
-    while !stop.is_told() {
+    while !stop.is_stopped() {
         wakeups.mark_unchanged();
         let Some(reading) = feed.upgrade() else { return };
         let read = read(&reading, system).await;
@@ -78,7 +78,7 @@ fn pace(count: usize, listeners: usize) -> Duration {
 async fn sleep_until(most: Duration, happens: impl Future, stop: &StopSignal) {
     tokio::select! {
         _ = happens => {}
-        () = stop.told() => {}
+        () = stop.stopped() => {}
         () = tokio::time::sleep(most) => {}
     }
 }

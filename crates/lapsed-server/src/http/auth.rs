@@ -32,11 +32,11 @@ use crate::print::moment;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-pub struct Gate {
+pub struct Authenticator {
     known: Vec<Known>,
     /// The rate limit of requests without a token; used only if no tokens are configured.
     local: Option<TokenBucket>,
-    doors: FailureTable,
+    failures: FailureTable,
     clock: Arc<dyn Clock>,
     jwt: Option<Arc<JwtVerifier>>,
 }
@@ -85,9 +85,9 @@ impl Admitted<'_> {
     }
 }
 
-impl Gate {
+impl Authenticator {
     /// Builds the check from the configured tokens and rate limits.
-    pub fn new(server: &ServerConfig, clock: Arc<dyn Clock>) -> Gate {
+    pub fn new(server: &ServerConfig, clock: Arc<dyn Clock>) -> Authenticator {
         let known = |token: &TokenConfig| Known {
             bucket: token.rate_limit.map(TokenBucket::new),
             digest: token.digest,
@@ -99,10 +99,10 @@ impl Gate {
                 limits: token.limits.clone(),
             }),
         };
-        Gate {
+        Authenticator {
             known: server.tokens.iter().map(known).collect(),
             local: server.rate_limit.map(TokenBucket::new),
-            doors: FailureTable::new(),
+            failures: FailureTable::new(),
             clock,
             jwt: server.jwt.as_ref().map(JwtVerifier::new),
         }
@@ -115,7 +115,7 @@ impl Gate {
 
     /// The index in the table of failures under which wrong tokens from `address` are counted.
     pub fn place(&self, address: IpAddr) -> usize {
-        self.doors.place(address)
+        self.failures.place(address)
     }
 
     /// The index of the token that was shown. The digest is always compared with every token, so
@@ -164,7 +164,7 @@ impl Gate {
     fn check_jwt(&self, shown: &str, place: usize) -> Result<Arc<Bearer>, Problem> {
         let fail = |why: &str| {
             let now = self.clock.mono();
-            self.doors.at(place).fail(now).map_err(wrong_too_often)?;
+            self.failures.at(place).fail(now).map_err(wrong_too_often)?;
             Err(unauthorized(why.to_owned()))
         };
         let Some(jwt) = self.jwt.as_ref().filter(|_| is_jwt(shown)) else {
@@ -190,8 +190,8 @@ impl Gate {
         let Some(found) = self.find(shown) else { return Ok(None) };
         let known = &self.known[found];
         if known.guessable {
-            let door = self.doors.at(place);
-            door.pass(found, || self.clock.mono()).map_err(wrong_too_often)?;
+            let counter = self.failures.at(place);
+            counter.pass(found, || self.clock.mono()).map_err(wrong_too_often)?;
         }
         Ok(Some(known))
     }

@@ -93,9 +93,9 @@ pub struct FailureCount {
 impl FailureTable {
     /// An empty table: no address has failed yet.
     pub fn new() -> FailureTable {
-        let door =
+        let counter =
             || FailureCount { failures: TokenBucket::new(FAILURES), proven: AtomicU64::new(0) };
-        let places = std::iter::repeat_with(door).take(PLACES).collect();
+        let places = std::iter::repeat_with(counter).take(PLACES).collect();
         FailureTable { places, seed: RandomState::new() }
     }
 
@@ -177,21 +177,21 @@ mod tests {
 
     #[test]
     fn an_address_that_is_wrong_too_often_is_not_listened_to_except_for_who_was_good_before() {
-        let doors = FailureTable::new();
-        let door = doors.at(doors.place([192, 0, 2, 7].into()));
+        let failures = FailureTable::new();
+        let counter = failures.at(failures.place([192, 0, 2, 7].into()));
         let now = at(1_000);
-        assert_eq!(door.pass(0, || now), Ok(()));
-        let wrong = (0..1_000).filter(|_| door.fail(now).is_ok()).count();
+        assert_eq!(counter.pass(0, || now), Ok(()));
+        let wrong = (0..1_000).filter(|_| counter.fail(now).is_ok()).count();
         assert_eq!(wrong, 50);
-        assert!(door.pass(1, || now).is_err(), "it may have been guessed");
-        assert_eq!(door.pass(0, || now), Ok(()), "it was good before");
-        assert_eq!(door.pass(1, || now + at(200)), Ok(()), "a while later");
+        assert!(counter.pass(1, || now).is_err(), "it may have been guessed");
+        assert_eq!(counter.pass(0, || now), Ok(()), "it was good before");
+        assert_eq!(counter.pass(1, || now + at(200)), Ok(()), "a while later");
     }
 
     #[test]
     fn an_ipv6_network_is_one_address() {
-        let doors = FailureTable::new();
-        let place = |text: &str| doors.place(text.parse().unwrap());
+        let failures = FailureTable::new();
+        let place = |text: &str| failures.place(text.parse().unwrap());
         assert_eq!(place("2001:db8::1"), place("2001:db8::ffff:2"));
         assert_eq!(place("::ffff:192.0.2.7"), place("192.0.2.7"));
     }

@@ -145,13 +145,13 @@ async fn all(
 
 /// Shows one incarnation of an owner: the given one, or the newest.
 #[utoipa::path(get, path = "/owners/{owner}",
-    params(("name" = String, Path), ("owner" = String, Path), LifeQuery),
+    params(("name" = String, Path), ("owner" = String, Path), IncarnationQuery),
     responses((status = 200, body = schemas::OwnerInfo)))]
 async fn one(
     State(app): State<Shared>,
     Of(kind): Of,
     Path((name, owner)): Path<(String, String)>,
-    Query(query): Query<LifeQuery>,
+    Query(query): Query<IncarnationQuery>,
 ) -> HttpResult<JsonAnswer<OwnerInfo>> {
     let claim = claim(&owner, query.incarnation)?;
     let info = owners(&app, kind, &name)?.owner_info(&claim).await?;
@@ -318,7 +318,7 @@ pub struct OwnersQuery {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct LifeQuery {
+pub struct IncarnationQuery {
     /// The incarnation of this owner. Default: the newest one.
     pub incarnation: Option<u64>,
 }

@@ -57,21 +57,21 @@ pub struct ByEnded {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ByWhat {
+pub struct ByAccount {
     system: String,
     what: &'static str,
     kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ByDid {
+pub struct ByRecovery {
     system: String,
     did: &'static str,
     kind: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct ByWhom {
+pub struct ByCleaner {
     system: String,
     by: &'static str,
     kind: &'static str,
@@ -131,16 +131,16 @@ impl OfSystem {
         ByChange { system: self.system.clone(), change: change.as_str(), kind: self.kind }
     }
 
-    pub fn by_what(&self, what: &'static str) -> ByWhat {
-        ByWhat { system: self.system.clone(), what, kind: self.kind }
+    pub fn by_account(&self, what: &'static str) -> ByAccount {
+        ByAccount { system: self.system.clone(), what, kind: self.kind }
     }
 
-    pub fn by_did(&self, did: &'static str) -> ByDid {
-        ByDid { system: self.system.clone(), did, kind: self.kind }
+    pub fn by_recovery(&self, did: &'static str) -> ByRecovery {
+        ByRecovery { system: self.system.clone(), did, kind: self.kind }
     }
 
-    pub fn by_whom(&self, by: &'static str) -> ByWhom {
-        ByWhom { system: self.system.clone(), by, kind: self.kind }
+    pub fn by_cleaner(&self, by: &'static str) -> ByCleaner {
+        ByCleaner { system: self.system.clone(), by, kind: self.kind }
     }
 
     pub fn by_cause(&self, cause: HeldBy) -> ByCause {

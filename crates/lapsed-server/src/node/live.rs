@@ -71,17 +71,17 @@ pub struct LiveSystem {
 
 impl LiveSystem {
     /// Builds a system from its plan.
-    pub fn build(plan: &dyn SystemPlan, ground: LiveContext<'_>) -> Result<LiveSystem> {
+    pub fn build(plan: &dyn SystemPlan, context: LiveContext<'_>) -> Result<LiveSystem> {
         let common = plan.common().clone();
-        let LiveContext { store: opened, mirror, clock, journal, process, by_hand } = ground;
+        let LiveContext { store: opened, mirror, clock, journal, process, by_hand } = context;
         let policy = Policy {
             idle_grace: common.policy.idle_grace.filter(|_| !by_hand),
             ..common.policy.clone()
         };
-        let witness: Arc<dyn Observer> = journal.clone();
+        let observer: Arc<dyn Observer> = journal.clone();
         let assembly = Assembly::new(policy, common.brake.clone(), common.threshold)
             .clock(clock.clone())
-            .observer(witness.clone())
+            .observer(observer.clone())
             .process(process.to_owned())
             .retention(common.retention);
         let context = BuildContext { store: opened, mirror, assembly: &assembly };
@@ -91,7 +91,7 @@ impl LiveSystem {
         let reconciler = built.system.index().map(|index| {
             Arc::new(Reconciler::new(
                 ReconcilerParts::new(common.id.clone(), index, clock.clone())
-                    .observer(witness.clone())
+                    .observer(observer.clone())
                     .timeout(common.policy.timeout)
                     .every(common.reconcile.every),
             ))
@@ -102,7 +102,7 @@ impl LiveSystem {
                 index,
                 store: store.clone(),
                 clock: clock.clone(),
-                observer: witness.clone(),
+                observer: observer.clone(),
                 idle: assembly.idle_rule(&common.id, store.clone()),
                 every,
                 requests_per_hour: common.reconcile.requests_per_hour,

@@ -121,7 +121,7 @@ pub trait SystemPlan: Any + Debug + Send + Sync {
     }
 
     /// Builds the system on opened stores.
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem>;
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem>;
 
     /// Work that must be done before the system is used. It must end even if a store does not
     /// answer, so that the process can start without it.

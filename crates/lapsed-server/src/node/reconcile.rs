@@ -51,7 +51,7 @@ pub struct ReconcilerParts {
     id: SystemId,
     index: Arc<dyn Reconcile>,
     clock: Arc<dyn Clock>,
-    witness: Arc<dyn Observer>,
+    observer: Arc<dyn Observer>,
     /// The time limit of one page.
     timeout: Duration,
     /// The interval of scheduled runs; `None`: only on demand.
@@ -62,7 +62,7 @@ impl ReconcilerParts {
     /// A reconciler without a schedule: it runs only on demand.
     pub fn new(id: SystemId, index: Arc<dyn Reconcile>, clock: Arc<dyn Clock>) -> Self {
         let timeout = Policy::default().timeout;
-        ReconcilerParts { id, index, clock, witness: Arc::new(NoObserver), timeout, every: None }
+        ReconcilerParts { id, index, clock, observer: Arc::new(NoObserver), timeout, every: None }
     }
 
     setters! {
@@ -74,7 +74,7 @@ impl ReconcilerParts {
 
     /// The observer that every page and every run is reported to, for metrics and logs.
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.witness = observer;
+        self.observer = observer;
         self
     }
 }
@@ -108,7 +108,7 @@ impl Reconciler {
         tell: &mut (dyn FnMut(u64) + Send),
     ) -> Result<Reconciliation> {
         let (stopper, inner) = StopSignal::channel();
-        if stop.is_told() {
+        if stop.is_stopped() {
             stopper.stop();
         }
         let whole = order.after == Cursor::default();
@@ -129,7 +129,7 @@ impl Reconciler {
             None if whole && report.finished => ReconcileEnd::Whole,
             None => ReconcileEnd::Part,
         };
-        self.parts.witness.reconciled(&report, ended);
+        self.parts.observer.reconciled(&report, ended);
         let error = error.map(|error| error.to_string());
         Ok(Reconciliation { report, changes, changes_cut: cut, error })
     }
@@ -142,7 +142,7 @@ impl Reconciler {
         let mut wait = every;
         loop {
             let nap = self.parts.clock.sleep(jittered(&*self.parts.clock, wait, JITTER));
-            if let Either::Left(_) = select(Box::pin(stop.told()), nap).await {
+            if let Either::Left(_) = select(Box::pin(stop.stopped()), nap).await {
                 return;
             }
             wait = every;
@@ -161,10 +161,10 @@ impl Reconciler {
 
     /// Runs a store call with a time limit, and reports a failure to the observer (trap X1).
     async fn call<T>(&self, what: &str, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let ReconcilerParts { id, clock, timeout, witness, .. } = &self.parts;
+        let ReconcilerParts { id, clock, timeout, observer, .. } = &self.parts;
         let answer = call_within(&**clock, *timeout, id, what, call).await;
         if let Err(error) = &answer {
-            witness.store_error(id, error);
+            observer.store_error(id, error);
         }
         answer
     }
@@ -205,8 +205,8 @@ impl Reconcile for Pages<'_> {
                 return Ok(Reconciled { next: Some(after), ..Reconciled::default() });
             }
         };
-        parts.witness.healed(&parts.id, &page, act);
-        if self.stop.is_told() {
+        parts.observer.healed(&parts.id, &page, act);
+        if self.stop.is_stopped() {
             self.stopper.stop();
         }
         Ok(page)

@@ -139,7 +139,7 @@ impl StoreOutages {
             }
         };
         tokio::select! {
-            () = stop.told() => {}
+            () = stop.stopped() => {}
             () = probing => {}
         }
     }

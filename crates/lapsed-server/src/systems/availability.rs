@@ -253,9 +253,9 @@ impl SystemPlan for AvailabilityPlan {
         names
     }
 
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
-        let (store, mirror, id) = (ground.store, ground.mirror, self.common.id.clone());
-        let assembled = ground.assembly.availability(store, mirror, id, self.spec()?)?;
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
+        let (store, mirror, id) = (context.store, context.mirror, self.common.id.clone());
+        let assembled = context.assembly.availability(store, mirror, id, self.spec()?)?;
         let (availability, sources) = (assembled.system, assembled.changes);
         let store = Some(availability.services());
         let operations = Arc::new(AvailabilityOperations { system: availability.clone(), sources });

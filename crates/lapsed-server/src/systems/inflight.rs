@@ -430,9 +430,9 @@ impl SystemPlan for InflightPlan {
         ClaimedName::list(&self.common.store, &names)
     }
 
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let id = self.common.id.clone();
-        let inflight = ground.assembly.inflight(ground.store, id, self.spec()?)?;
+        let inflight = context.assembly.inflight(context.store, id, self.spec()?)?;
         Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 

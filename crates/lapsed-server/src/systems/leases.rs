@@ -29,7 +29,7 @@ use crate::config::common::{
 };
 use crate::config::origin::Settings;
 use crate::config::store::StoreUse;
-use crate::config::sweep::{Beside, PauseAfter, SweepSection};
+use crate::config::sweep::{PauseAfter, SectionSweepKeys, SweepSection};
 use crate::config::units::{Every, Span, show_span};
 use crate::http::Shared;
 use crate::http::problem::Problem;
@@ -72,8 +72,8 @@ struct LeasesSection {
 }
 
 impl LeasesSection {
-    fn beside(&mut self) -> Beside {
-        Beside {
+    fn section_sweep_keys(&mut self) -> SectionSweepKeys {
+        SectionSweepKeys {
             idle_grace: self.idle_grace.take(),
             op_delay: self.op_delay.take(),
             max_ops_per_run: self.max_ops_per_run.take(),
@@ -112,7 +112,7 @@ impl SystemKind for LeasesKind {
         let store = section.store(given.store.as_deref())?;
         let mut settings = Settings::default();
         let times = plan_times(section, &given, section.used_by(&store), &mut settings)?;
-        let beside = given.beside();
+        let beside = given.section_sweep_keys();
         let upkeep = MaintenanceSections {
             sweep: given.sweep.with(beside, section)?,
             pause: PauseAfter::AfterEntry,
@@ -310,8 +310,8 @@ impl SystemPlan for LeasesPlan {
         format!("the brake holds when the operator says so; {away}")
     }
 
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
-        let leases = ground.assembly.leases(ground.store, self.common.id.clone(), self.spec())?;
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
+        let leases = context.assembly.leases(context.store, self.common.id.clone(), self.spec())?;
         Ok(BuiltSystem { system: leases.clone(), operations: leases, store: None })
     }
 }

@@ -198,9 +198,9 @@ impl SystemPlan for RegistryPlan {
         ClaimedName::list(&self.common.store, &names)
     }
 
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let common = &self.common;
-        let registry = ground.assembly.registry(ground.store, common.id.clone(), self.spec())?;
+        let registry = context.assembly.registry(context.store, common.id.clone(), self.spec())?;
         Ok(BuiltSystem { system: registry.clone(), operations: registry, store: None })
     }
 }

@@ -293,9 +293,9 @@ impl SystemPlan for SessionsPlan {
         ClaimedName::list(&self.common.store, &names)
     }
 
-    fn build(&self, ground: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
+    fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let id = self.common.id.clone();
-        let sessions = ground.assembly.sessions(ground.store, id, self.spec())?;
+        let sessions = context.assembly.sessions(context.store, id, self.spec())?;
         Ok(BuiltSystem { system: sessions.clone(), operations: sessions, store: None })
     }
 }

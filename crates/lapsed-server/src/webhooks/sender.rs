@@ -35,7 +35,7 @@ pub async fn run(
 ) {
     let sender = WebhookSender { hook, live, stop };
     let mut is_waiting = false;
-    while !sender.stop.is_told() {
+    while !sender.stop.is_stopped() {
         wakeups.mark_unchanged();
         let round = sender.round().await;
         let is_new = !std::mem::replace(&mut is_waiting, round.is_err());
@@ -130,7 +130,7 @@ impl WebhookSender {
     /// Waits between two attempts, and keeps the turn meanwhile. Returns false if the daemon stops
     /// or has lost the turn.
     async fn rest(&self, mut left: Duration) -> Result<bool> {
-        while !left.is_zero() && !self.stop.is_told() {
+        while !left.is_zero() && !self.stop.is_stopped() {
             let part = left.min(TURN / 3);
             self.sleep_until(part, std::future::pending::<()>()).await;
             left -= part;
@@ -138,7 +138,7 @@ impl WebhookSender {
                 return Ok(false);
             }
         }
-        Ok(!self.stop.is_told())
+        Ok(!self.stop.is_stopped())
     }
 
     /// Delivers a dead letter that an operator queued again; these go before new receipts. Returns
@@ -188,7 +188,7 @@ impl WebhookSender {
     async fn sleep_until(&self, most: Duration, happens: impl Future) {
         tokio::select! {
             _ = happens => {}
-            () = self.stop.told() => {}
+            () = self.stop.stopped() => {}
             () = tokio::time::sleep(most) => {}
         }
     }

@@ -128,7 +128,7 @@ fn stand(
         _ => clock.clone(),
     };
     let (campaign, leadership) = Campaign::new(remote.clone(), clock, system_id(), name, options);
-    let task = context.world.spawn(async move { campaign.run(stop.told()).await });
+    let task = context.world.spawn(async move { campaign.run(stop.stopped()).await });
     (leadership, task)
 }
 

@@ -48,7 +48,7 @@ macro_rules! on_both {
             async fn $case() {
                 lapsed_testbed::steadily_async(async || {
                     let server = &crate::inflight_app::REDIS;
-                    super::$case(crate::inflight_app::Beside::settled(server).await).await;
+                    super::$case(crate::inflight_app::AppFixture::settled(server).await).await;
                 })
                 .await;
             })*
@@ -58,7 +58,7 @@ macro_rules! on_both {
             async fn $case() {
                 lapsed_testbed::steadily_async(async || {
                     let server = &crate::inflight_app::VALKEY;
-                    super::$case(crate::inflight_app::Beside::settled(server).await).await;
+                    super::$case(crate::inflight_app::AppFixture::settled(server).await).await;
                 })
                 .await;
             })*
@@ -215,16 +215,16 @@ pub fn layout() -> AdoptedInflightLayout {
 
 /// lapsed beside the application.
 #[derive(Clone)]
-pub struct Beside {
+pub struct AppFixture {
     pub app: Arc<App>,
     pub redis: Redis,
     pub inflight: Arc<AdoptedInflight>,
     pub url: String,
 }
 
-impl Beside {
+impl AppFixture {
     /// In a database of its own.
-    pub fn on(server: &RedisServer) -> Beside {
+    pub fn on(server: &RedisServer) -> AppFixture {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let db = NEXT.fetch_add(1, Ordering::Relaxed);
         let url = format!("redis://127.0.0.1:{}/{db}", server.port());
@@ -233,26 +233,26 @@ impl Beside {
 
     /// The same on a server that has been there for long enough: whoever beats is not overdue by the time
     /// that the grace of a fresh one is over.
-    pub async fn settled(server: &RedisServer) -> Beside {
+    pub async fn settled(server: &RedisServer) -> AppFixture {
         let beside = Self::on(server);
         beside.settle().await;
         beside
     }
 
-    pub fn at(app: App, url: &str, layout: AdoptedInflightLayout) -> Beside {
+    pub fn at(app: App, url: &str, layout: AdoptedInflightLayout) -> AppFixture {
         let mut address = RedisAddress::new(url);
         address.connect_timeout = Duration::from_millis(1_000);
         address.response_timeout = Duration::from_millis(1_000);
         let redis = Redis::new(&address).unwrap();
         let inflight = Arc::new(redis.adopted_inflight(id(), layout).unwrap());
-        Beside { app: Arc::new(app), redis, inflight, url: url.to_owned() }
+        AppFixture { app: Arc::new(app), redis, inflight, url: url.to_owned() }
     }
 
     /// Another process of lapsed on the same keys, with another layout.
-    pub fn with(&self, layout: AdoptedInflightLayout) -> Beside {
+    pub fn with(&self, layout: AdoptedInflightLayout) -> AppFixture {
         let redis = Redis::new(&RedisAddress::new(&self.url)).unwrap();
         let inflight = Arc::new(redis.adopted_inflight(id(), layout).unwrap());
-        Beside { redis, inflight, ..self.clone() }
+        AppFixture { redis, inflight, ..self.clone() }
     }
 
     pub async fn suspects(&self) -> Vec<Suspect> {

@@ -273,11 +273,11 @@ async fn trap_b12_failed_renewals_cost_no_term_and_never_make_two_leaders(chat: 
     let (rival, two) = candidate(direct.clone(), "two");
     let (stopper, stop) = StopSignal::channel();
     let renewing =
-        tokio::spawn(async move { campaign.run(async move { stop.told().await }).await });
+        tokio::spawn(async move { campaign.run(async move { stop.stopped().await }).await });
     let first = awaited("the first leader", async || one.term()).await;
     let (rival_stopper, rival_stop) = StopSignal::channel();
     let rivalling = tokio::spawn(async move {
-        while !rival_stop.is_told() {
+        while !rival_stop.is_stopped() {
             rival.renew().await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

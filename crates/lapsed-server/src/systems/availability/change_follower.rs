@@ -43,12 +43,12 @@ impl ChangeFollower {
         let both = futures::future::join(truth, mirror);
         tokio::select! {
             _ = both => {}
-            _ = stop.told() => {}
+            _ = stop.stopped() => {}
         }
     }
 
     async fn follow_truth(&self, mut listener: ChangeListener, stop: &StopSignal) {
-        while !stop.is_told() {
+        while !stop.is_stopped() {
             let mut gathered = Gathered::default();
             gathered.add(listener.next().await);
             let until = tokio::time::Instant::now() + GATHER;

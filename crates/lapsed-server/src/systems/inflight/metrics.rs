@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::labels::{ByDid, ByState, ByWhat, OfSystem};
+use crate::metrics::labels::{ByAccount, ByRecovery, ByState, OfSystem};
 use crate::metrics::{KindMetrics, Metrics};
 use crate::node::OpenSystems;
 
@@ -23,8 +23,8 @@ const DID: &[RecoveryAction] =
 pub struct JobSeries {
     shown: OnceLock<()>,
     jobs: Family<ByState, Gauge>,
-    account: Family<ByWhat, Counter>,
-    recovered: Family<ByDid, Counter>,
+    account: Family<ByAccount, Counter>,
+    recovered: Family<ByRecovery, Counter>,
 }
 
 impl KindMetrics for JobSeries {
@@ -37,7 +37,7 @@ impl KindMetrics for JobSeries {
             to.register("lapsed_recovered", help, self.recovered.clone());
         });
         for did in DID {
-            drop(self.recovered.get_or_create(&of.by_did(did.as_str())));
+            drop(self.recovered.get_or_create(&of.by_recovery(did.as_str())));
         }
         self.gauge(of, &JobCounts::default());
     }
@@ -45,7 +45,7 @@ impl KindMetrics for JobSeries {
     fn reclaimed(&self, of: &OfSystem, receipt: &Receipt) {
         let done: Option<RecoveredJob> = serde_json::from_value(receipt.removed.clone()).ok();
         if let Some(done) = done {
-            self.recovered.get_or_create(&of.by_did(done.did.as_str())).inc();
+            self.recovered.get_or_create(&of.by_recovery(done.did.as_str())).inc();
         }
     }
 }
@@ -62,7 +62,7 @@ impl JobSeries {
             ("completed", counts.completed),
             ("dropped", counts.dropped),
         ] {
-            let counter = self.account.get_or_create(&of.by_what(what));
+            let counter = self.account.get_or_create(&of.by_account(what));
             counter.inner().store(count, Ordering::Relaxed);
         }
     }

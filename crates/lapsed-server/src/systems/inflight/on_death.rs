@@ -19,14 +19,14 @@ pub const AS_RQ: &str = "as-rq";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OnDeathSetting {
     Word(OnDeath),
-    Place(Place),
+    MoveTo(MoveToSetting),
     /// `"as-rq"`: jobs get what RQ's own cleanup would give them.
     AsRq,
 }
 
 /// Where jobs of dead workers go, and after how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MoveToSetting {
     /// They go to the back of this queue and belong to it from then on; `None`: to their own.
     queue: Option<Name>,
     backoff: Option<Backoff>,
@@ -39,7 +39,7 @@ impl OnDeathSetting {
     /// How long jobs wait before they may run again, if they do.
     pub fn backoff(&self) -> Option<Backoff> {
         match self {
-            OnDeathSetting::Place(place) => place.backoff,
+            OnDeathSetting::MoveTo(place) => place.backoff,
             OnDeathSetting::Word(_) | OnDeathSetting::AsRq => None,
         }
     }
@@ -48,7 +48,7 @@ impl OnDeathSetting {
     pub fn apply(self, recovery: &mut RecoveryPolicy) {
         match self {
             OnDeathSetting::Word(word) => recovery.on_death = word,
-            OnDeathSetting::Place(place) => recovery.move_to = place.queue,
+            OnDeathSetting::MoveTo(place) => recovery.move_to = place.queue,
             // The profile decides; what the policy says is not asked.
             OnDeathSetting::AsRq => {}
         }
@@ -60,7 +60,7 @@ impl Show for OnDeathSetting {
         match self {
             OnDeathSetting::Word(word) => word.to_string(),
             OnDeathSetting::AsRq => AS_RQ.to_owned(),
-            OnDeathSetting::Place(Place { queue, backoff }) => {
+            OnDeathSetting::MoveTo(MoveToSetting { queue, backoff }) => {
                 let span = |ms| show_span(Duration::from_millis(ms));
                 let queue = queue.iter().map(|queue| format!("queue = \"{queue}\""));
                 let delay = backoff.iter().map(|Backoff { first_ms, max_ms }| {
@@ -123,6 +123,6 @@ impl<'de> Visitor<'de> for OnDeathVisitor {
                 Some(Backoff { first_ms, max_ms })
             }
         };
-        Ok(OnDeathSetting::Place(Place { queue, backoff }))
+        Ok(OnDeathSetting::MoveTo(MoveToSetting { queue, backoff }))
     }
 }

@@ -41,7 +41,7 @@ pub async fn run(
         webhook,
         stop,
     };
-    while !outbox.stop.is_told() {
+    while !outbox.stop.is_stopped() {
         if let Err(error) = outbox.deliver().await {
             tracing::warn!(system = %outbox.system, %error, "the worker of the outbox ended; starting another");
             outbox.pause(AGAIN).await;
@@ -101,7 +101,7 @@ impl Outbox {
     /// job's id is used again later. `None` if the job no longer exists, or if `stop` was signalled
     /// before the store answered.
     async fn key(&self, job: &Claimed) -> Option<String> {
-        while !self.stop.is_told() {
+        while !self.stop.is_stopped() {
             match self.inflight.job(&job.id).await {
                 Ok(found) => {
                     let SystemId { kind, name } = &self.system;
@@ -134,7 +134,7 @@ impl Outbox {
     /// Waits for `most`, or until `stop` is signalled.
     async fn pause(&self, most: Duration) {
         tokio::select! {
-            () = self.stop.told() => {}
+            () = self.stop.stopped() => {}
             () = tokio::time::sleep(most) => {}
         }
     }
@@ -171,6 +171,6 @@ impl Delivery for JobDelivery<'_> {
 
     async fn rest(&self, pause: Duration) -> Result<bool, Infallible> {
         self.outbox.pause(pause).await;
-        Ok(!self.outbox.stop.is_told())
+        Ok(!self.outbox.stop.is_stopped())
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::labels::{ByWhom, OfSystem};
+use crate::metrics::labels::{ByCleaner, OfSystem};
 use crate::metrics::{KindMetrics, Metrics};
 
 #[derive(Clone, Copy)]
@@ -44,8 +44,8 @@ impl Drop for Waiting {
 #[derive(Default)]
 pub struct LeaseSeries {
     shown: OnceLock<()>,
-    leases: Family<ByWhom, Counter>,
-    decisions: Family<ByWhom, Counter>,
+    leases: Family<ByCleaner, Counter>,
+    decisions: Family<ByCleaner, Counter>,
     waiting: Family<OfSystem, Gauge>,
 }
 
@@ -61,8 +61,8 @@ impl KindMetrics for LeaseSeries {
         });
         drop(self.waiting.get_or_create(of));
         for by in By::ALL {
-            drop(self.leases.get_or_create(&of.by_whom(by.as_str())));
-            drop(self.decisions.get_or_create(&of.by_whom(by.as_str())));
+            drop(self.leases.get_or_create(&of.by_cleaner(by.as_str())));
+            drop(self.decisions.get_or_create(&of.by_cleaner(by.as_str())));
         }
     }
 
@@ -87,7 +87,7 @@ impl LeaseSeries {
             Reason::DecisionExpired => &self.decisions,
             _ => &self.leases,
         };
-        family.get_or_create(&of.by_whom(by.as_str())).inc();
+        family.get_or_create(&of.by_cleaner(by.as_str())).inc();
     }
 }
 

@@ -129,7 +129,7 @@ impl Taking {
                 Err(error) => return Err(self.undelivered.failed(error)),
             };
             let is_gone = client.try_recv() != Err(oneshot::error::TryRecvError::Empty);
-            if !taken.jobs.is_empty() || left.is_zero() || is_gone || self.stop.is_told() {
+            if !taken.jobs.is_empty() || left.is_zero() || is_gone || self.stop.is_stopped() {
                 self.undelivered.taken = Some(taken);
                 return Ok(self.undelivered);
             }

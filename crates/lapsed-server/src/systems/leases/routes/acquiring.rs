@@ -152,7 +152,7 @@ struct PendingAcquire {
 impl PendingAcquire {
     async fn run(self, client: oneshot::Receiver<()>) -> lapsed_core::Result<UndeliveredLease> {
         let PendingAcquire { leases, acquire, wait, waiting, stop, busy } = self;
-        let given_up = async { drop(select(client, pin!(stop.told())).await) };
+        let given_up = async { drop(select(client, pin!(stop.stopped())).await) };
         let acquired = leases.acquire_unless(&acquire, wait, given_up).await?;
         drop(waiting);
         let is_ours = acquire.request.is_none();
