@@ -335,8 +335,8 @@ impl ObjectLeases {
     ) -> Result<()> {
         let Some(deadline_ms) = doc.deadline_ms() else { return Ok(()) };
         let bucket = self.bucket(deadline_ms);
-        // An empty record was made with an entry, a moment ago. It is not worth a second one that the
-        // deadline has come to lie in the next bucket meanwhile: a sweep files it there.
+        // An empty record was created with its entry a moment ago. If the deadline is now in the next bucket, that
+        // needs no second entry: a sweep adds it there.
         let is_filed = doc.epoch == 1 && doc.bucket.is_some();
         if !is_filed && doc.bucket.as_ref() != Some(&bucket) {
             self.context.write_entry(subject, &bucket).await?;
@@ -345,7 +345,8 @@ impl ObjectLeases {
         Ok(())
     }
 
-    /// Whoever stood still between filing and writing may find the bucket swept meanwhile: files again.
+    /// Writes the index entry again if its bucket may have been swept between the entry and the record, because this
+    /// process stood still in between.
     async fn ensure_entry_after_write(
         &self,
         subject: &Subject,

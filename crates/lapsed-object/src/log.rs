@@ -1,15 +1,15 @@
-//! The receipts of one system: a row of numbered objects, each written twice.
+//! The receipts of one system: numbered log objects, each written twice.
 //!
-//! First *open*, with what is intended: the objects that are to be changed, each with the epoch that the
-//! change replaces, and the receipts for it. Then the changes are made, each naming the log object in the
-//! very write that decides. Then the log object again, *final*, with only what was confirmed. Whoever
-//! finds an open one past its deadline settles it: a change that names the log object happened; one that
-//! did not is made impossible (the object's epoch moves on) and struck out. The next log object is made
-//! only after the one before it is final, so an object never names two that are both unsettled, and a
-//! receipt exists if and only if its change was made: once.
+//! A log object is first written *open*, with the intentions: the objects to be changed, each with the epoch that
+//! the change replaces, and the receipts for it. Then the changes are made; each names the log object in the write
+//! that decides. Then the log object is written again as *final*, with only the changes that were confirmed. A
+//! process that finds an open one past its deadline settles it: a change whose object names the log object was
+//! made; any other is prevented (the object gets a new epoch) and removed. The next log object is created only
+//! after the one before it is final, so an object never names two unsettled ones, and a receipt exists if and
+//! only if its change was made, once.
 //!
-//! Old ones are deleted from the oldest on, the newest never. So whoever stood still for long might make one
-//! again that was deleted, behind everybody's back: whoever has made one looks whether it is the newest.
+//! Log objects are deleted from the oldest on, the newest never. A process that stood still for long might create
+//! one again that was deleted, so after creating one it checks that there is no newer one.
 //!
 //! Names count down, so that the newest is the first of a listing.
 
@@ -168,8 +168,8 @@ impl Log {
         Ok(found)
     }
 
-    /// Waits until that log object is final, and settles it when its time is over. One that is not
-    /// there leaves things as they were.
+    /// Waits until that log object is final, and settles it after its deadline. If it does not exist, nothing
+    /// changes.
     async fn wait_until_final(&self, number: u64, before: LogHead) -> Result<LogHead> {
         loop {
             let read = match self.read(number).await {
@@ -188,8 +188,8 @@ impl Log {
         }
     }
 
-    /// Goes on behind one that cannot be read: its receipts are lost, nothing else is. What it would
-    /// have said about the older ones is known, or said by the newest of them that can be read.
+    /// Continues after a log object that cannot be read: only its receipts are lost. What it would have said
+    /// about older ones is known, or is in the newest of them that can be read.
     async fn skip_unreadable(&self, number: u64, before: LogHead, what: &str) -> Result<LogHead> {
         tracing::warn!(system = %self.system, what, "receipts left out");
         if before.number + 1 == number {

@@ -1,9 +1,9 @@
-//! Objects, one request at a time: read, written under a condition, listed by the page, deleted.
+//! Requests for objects: read, conditional write, list one page, delete.
 //!
-//! Two things are made sure of here. *A failed read is never "nothing there"*: only the store's own
-//! word that this object does not exist is. And *a conditional write that was in doubt is settled*: it is
-//! repeated with the same bytes, and whoever finds its condition broken then looks whether it was its own
-//! first attempt that broke it. Bodies never repeat (each has a nonce), so equal bytes are the proof.
+//! Two properties hold here. *A failed read never means "missing"*: only the store's own answer that the object
+//! does not exist does. And *a conditional write in doubt is settled*: it is repeated with the same bytes, and if
+//! its condition does not hold any more, the object is read to see whether the first attempt was carried out.
+//! Each body has a nonce, so equal bytes prove it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,8 +49,8 @@ pub(crate) enum WriteCondition {
 pub(crate) enum Written {
     /// The object was written, as this version.
     Done(UpdateVersion),
-    /// The condition did not hold. If an earlier attempt had no answer, that one may have been carried
-    /// out, and somebody has written over it since: whoever must know looks for its traces.
+    /// The condition did not hold. If an earlier attempt had no answer, it may have been carried out and
+    /// overwritten since; a caller that must know looks for its traces.
     Lost,
 }
 
@@ -144,7 +144,7 @@ impl Objects {
         Ok(ReadObject { body, version })
     }
 
-    /// Writes `body`, which nobody else may ever write.
+    /// Writes `body`, which no other request may ever write.
     pub(crate) async fn put(
         &self,
         path: &str,

@@ -58,8 +58,8 @@ for i = first + (what == 'records' and 3 or 1), #ARGV do
 end
 local records = every('HMGET', K.jobs, ids)
 
--- An incarnation that nobody knows any more cannot be judged, and its jobs would be held for ever: it is noted
--- as dead, and the sweep puts them back as those of any other.
+-- An incarnation without a record cannot be judged, and its jobs would be held for ever: it is recorded as dead,
+-- and the sweep puts its jobs back as those of any other.
 local function stand_in(inc)
   local incarnation = { ttl = 1, started = now, ending = 'd', ended = now, deadline = now, held = 0, external = false,
     name = 'lapsed:forgotten' }

@@ -25,7 +25,7 @@ must_be_own(KEYS)
 local versions, dooms = every('HMGET', KEYS[4], ids), every('HMGET', KEYS[5], ids)
 local online, off = every('SMISMEMBER', KEYS[2], ids), every('SMISMEMBER', KEYS[3], ids)
 local beats = beats_of(ARGV[2], ids, ARGV[3], now)
-local told, up, down, deactivated, active, sets, gone, undoomed, found, alive = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
+local told, up, down, deactivated, active, sets, gone, cancelled, found, alive = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 local newer, moved = 0, false
 for i, id in ipairs(ids) do
   local at = 1 + 7 * i
@@ -36,7 +36,7 @@ for i, id in ipairs(ids) do
     newer = newer + 1
     told[#told + 1], told[#told + 2] = id, version .. ':' .. epoch
     if dooms[i] and (string.match(dooms[i], '^%d+') ~= epoch or not is_online) then
-      undoomed[#undoomed + 1] = id
+      cancelled[#cancelled + 1] = id
       dooms[i] = nil
     end
     is_online = is_online and not dooms[i]
@@ -82,7 +82,7 @@ end
 for from = 1, #gone, CHUNK do
   redis.call('DEL', unpack(gone, from, math.min(from + CHUNK - 1, #gone)))
 end
-unmark(KEYS, undoomed, known[3] and found or {})
+unmark(KEYS, cancelled, known[3] and found or {})
 for i = 1, #alive, 2 do
   redis.call('SET', alive[i], '1', 'PX', alive[i + 1])
 end

@@ -1,11 +1,11 @@
 -- Beats of providers, dated by the server's clock. Those that waited (the server stood still, the line was bad) are
--- dated by when they were sent, and do not replace a later one: whoever fell silent meanwhile is no younger for it.
+-- dated by when they were sent, and do not replace a later one: a provider that went silent meanwhile stays silent.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 missing  6 doomed
 -- ARGV  1 and 2 what stands before and after a name in a heartbeat's key  3 the same before a name in an alive
 --       key, or empty  4 stale_ms  5 what the server's clock said at most when this was sent; 0: nobody knows,
 --       then the names
--- Answers  one letter a name: N noted, D deactivated, O offline, S declared silent, so that only the truth
---          knows; nil if the mirror is not seeded
+-- Answers  one letter a name: N noted, D deactivated, O offline, S pending offline, so that only the truth can
+--          decide; nil if the mirror is not seeded
 -- O(names)
 local known = redis.call('HMGET', KEYS[1], 'seeded', 'kept', 'losses', 'missed', 'batched')
 if not is_seeded(KEYS, known) then

@@ -1,5 +1,5 @@
--- Beats of the future become beats of now: whoever dates them ahead is fresh for one threshold from here on, and not
--- until that date has passed.
+-- Heartbeats that are dated in the future are dated now: such a provider is fresh for one threshold from now on, and
+-- not until that date has passed.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions
 -- ARGV  1 and 2 what stands before and after a name in a heartbeat's key, then the names
 -- Answers  how many were changed
@@ -7,8 +7,8 @@
 --
 -- The times that it writes are noted in `batched`, so that they are not taken for those of an application that dates many
 -- beats alike (C1).
--- Who can come in between: nobody, it is one script. A beat that the application has written since is judged as it is
--- now; one that it writes later replaces this one.
+-- Nothing can come in between, because it is one script. A heartbeat that the application has written since the caller
+-- read it is judged as it is now; one that it writes later replaces this one.
 local now = clock()
 local ids = {}
 for at = 3, #ARGV do

@@ -10,8 +10,8 @@
 
 local DAY = 86400000
 
--- A hash of short values is a list to the server, which looks for each field from its beginning: what is done
--- to hundreds of them at once would take milliseconds. One long value makes it a table; nobody has an empty name.
+-- The server stores a hash of short values as a list and searches each field from the start, so that hundreds of
+-- them would take milliseconds. One long value turns it into a table; no provider has an empty name.
 local FILLER = string.rep('=', 65)
 
 local function put(key, list)
@@ -230,8 +230,8 @@ local function keep(KEYS, kept, whole_before)
   end
 end
 
--- Some members of a set, and where to go on (`0`: that was all). What fits into one page comes at once, each
--- member once; else each at least once, also while the set grows.
+-- A page of a set's members, and the cursor of the next (`0`: that was all). A set that fits into one page is
+-- read whole, each member once; else each member comes at least once, also while the set grows.
 local function members(set, cursor, limit)
   if cursor == '0' and redis.call('SCARD', set) <= tonumber(limit) then
     return '0', redis.call('SMEMBERS', set)
@@ -240,7 +240,7 @@ local function members(set, cursor, limit)
   return found[1], found[2]
 end
 
--- Version and epoch of a provider; nil and 0 if none was told. As text: numbers here are exact up to 2^53 only.
+-- Version and epoch of a provider; nil and 0 if it has none. As text: numbers in Lua are exact only up to 2^53.
 local function version_of(packed)
   local version, epoch = string.match(packed or '', '^(%d+):(%d+)$')
   return version, epoch or '0'
@@ -254,24 +254,24 @@ local function is_below(a, b)
   return a < b
 end
 
--- Forgets who fell silent for these, in whatever stage that is.
-local function unmark(KEYS, undoomed, found)
-  if #undoomed > 0 then
-    each('HDEL', KEYS[5], undoomed)
-    each('ZREM', KEYS[6], undoomed)
+-- Cancels pending offline decisions of these providers, and forgets which of them were found without a heartbeat.
+local function unmark(KEYS, cancelled, found)
+  if #cancelled > 0 then
+    each('HDEL', KEYS[5], cancelled)
+    each('ZREM', KEYS[6], cancelled)
   end
   if #found > 0 then
     each('HDEL', KEYS[7], found)
   end
 end
 
--- Drops the snapshot, and voids the turn of whoever makes the next one.
+-- Drops the snapshot, and voids the turn of the process that is making the next one.
 local function drop(KEYS)
   redis.call('DEL', KEYS[8])
   redis.call('HDEL', KEYS[1], 'turn')
 end
 
--- Whether the user may make the changes of a provider: a script is not undone in its middle.
+-- Whether the user may make all changes of a provider, because a script is not rolled back.
 local function may_change(KEYS, heartbeat, capacity)
   return may_write({ { 'HSET', KEYS[4], 'x', 'x' }, { 'HDEL', KEYS[5], 'x' }, { 'ZREM', KEYS[6], 'x' },
     { 'SADD', KEYS[2], 'x' }, { 'SREM', KEYS[2], 'x' }, { 'SADD', KEYS[3], 'x' }, { 'SREM', KEYS[3], 'x' },

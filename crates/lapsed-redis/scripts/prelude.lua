@@ -2,7 +2,7 @@
 --
 -- Numbers go to Redis as text by `whole`: Lua would write large ones as 1.7e+12.
 
-local CHUNK = 1000 -- `unpack` has a limit; no call carries more than so many arguments
+local CHUNK = 1000 -- the most arguments of one call, because `unpack` has a limit
 
 local function whole(n)
   return string.format('%.0f', n)
@@ -39,13 +39,13 @@ local function every(command, key, list)
   return all
 end
 
--- Which run of the server this is, and since when everybody could reach it. A server that was
--- started anew is back since its start; one that used to be a replica and is master now, since this
--- moment, because when it was promoted nobody can tell. `seen` is when the caller last knew the
--- server to answer, 0 if it never greeted it. If that is longer ago than `gap`, the request was late, and is
--- treated as after an absence: perhaps the server stood still, perhaps only the caller did, so nothing is
--- recorded for others (`record_absence` does that). A server that has forgotten the greeting (FLUSHALL) was
--- away. Writes only if `act`.
+-- Which run of the server this is, and since when all clients could reach it. A restarted server is back
+-- since its start; a replica that was promoted, since now, because the time of its promotion is not known.
+-- `seen` is when the caller last knew the server to answer, 0 if it never called `record_run`. If that is
+-- longer ago than `gap`, this request was late and is treated as after an absence: the server or only the
+-- caller may have stood still, so nothing is recorded for others (`record_absence` does that). A server that
+-- has lost the record of its run (FLUSHALL) was away.
+-- Writes only if `act`.
 local function presence(meta, now, seen, gap, act)
   -- The server's own error does not say which command it is that is missing.
   if not redis.acl_check_cmd('INFO', 'server') then
@@ -87,10 +87,10 @@ local function presence(meta, now, seen, gap, act)
   return back, run
 end
 
--- `count` new numbers of the counter `field`; answers the one before the first. Numbers never come
--- twice: a counter that is new, or whose server is another one than before (it may have lost the
--- last writes), goes on from the clock, or from a million further on if that is more. The clock
--- counts microseconds, because nobody can hand out numbers faster than that.
+-- Takes `count` new numbers of the counter `field`; answers the one before the first. No number is used
+-- twice: a counter that is new, or on another server than before (which may have lost the last writes),
+-- continues at the clock, or a million further on if that is more. The clock counts microseconds, which is
+-- faster than numbers can be taken.
 local function numbers(meta, field, count)
   local _, now = clock()
   local known = redis.call('HMGET', meta, field, 'jump')
@@ -187,9 +187,9 @@ local function finish(K, inc, incarnation, how, now, deadline)
   end
 end
 
--- Until when somebody who beats without lapsed is believed to live, if its heartbeat is good for
--- another `left` ms (-1: for ever); nil if there is none. A TTL at the most: the key may also be
--- removed before its time.
+-- Until when an owner that sends heartbeats without lapsed counts as alive, if its heartbeat key is valid for
+-- another `left` ms (-1: for ever); nil if there is none. At most one TTL, because the key may be deleted
+-- early.
 local function good_until(now, left, ttl)
   if left == -1 then
     return now + ttl
@@ -211,7 +211,7 @@ local function pack_observed(first, good, held)
   return whole(first) .. ':' .. whole(good) .. ':' .. whole(held)
 end
 
--- Somebody who beats without lapsed beats: until `deadline`, even if it was declared dead before.
+-- Records a heartbeat sent without lapsed: alive until `deadline`, even if the owner was declared dead before.
 local function revive(K, inc, incarnation, deadline)
   if incarnation.ending ~= '-' then
     incarnation.ending, incarnation.ended, incarnation.deadline, incarnation.held = '-', 0, 0, 0
@@ -223,10 +223,10 @@ local function revive(K, inc, incarnation, deadline)
   redis.call('ZADD', K.due, whole(deadline), inc)
 end
 
--- `count` new receipt numbers; answers the first, and the step from one to the next. With several
--- shards each has its own residue, and numbers follow the clock: what a shard hands out later is
--- never below what its clock says now, so that a reader of all shards knows up to where it has all.
--- A millisecond has room for 2048 of them, which all shards share.
+-- Takes `count` new receipt numbers; answers the first, and the step from one to the next. Each of several
+-- shards has its own residue, and numbers follow the clock: a number that a shard takes later is never
+-- below its clock now, so a reader of all shards knows up to which number it has read everything.
+-- All shards share 2048 numbers per millisecond.
 local function receipt_numbers(meta, count, now, shards, shard)
   if shards == 1 then
     return numbers(meta, 'receipt', count) + 1, 1
@@ -236,7 +236,7 @@ local function receipt_numbers(meta, count, now, shards, shard)
   return (last + 1) * shards + shard, shards
 end
 
--- A script is not undone when a command in its middle is refused: ask first. nil, or the error.
+-- A script is not rolled back when one of its commands is refused, so permissions are checked first. nil, or the error.
 local function may_write(commands)
   for _, command in ipairs(commands) do
     if not redis.acl_check_cmd(unpack(command)) then
@@ -246,8 +246,8 @@ local function may_write(commands)
   return nil
 end
 
--- Nor is it undone when a key in its middle is of another type: look at each first. Raises the
--- server's own error.
+-- Nor is it rolled back when a key has another type, so the type of each key is checked first. Raises
+-- the server's own error.
 local function must_be(hashes, sets)
   for _, key in ipairs(hashes) do
     redis.call('HLEN', key)
@@ -257,7 +257,7 @@ local function must_be(hashes, sets)
   end
 end
 
--- Remembers that a batch was carried out, and which receipts it wrote.
+-- Records that a batch was carried out, and which receipts it wrote.
 local function note_batch(K, sweeper, number, first, last, now)
   local field = sweeper .. '#' .. number
   redis.call('HSET', K.batches, field, whole(first) .. ',' .. whole(last))

@@ -12,7 +12,7 @@
 --          codes: one letter a key: R reclaimed, A alive, N newcomer, S store away, M moved, G gone, L not the leader, D done before
 -- O(keys * log held)
 --
--- Who can come in between: nobody, it is one script. All reads come before the first write, and
+-- Nothing can come in between, because it is one script. All reads come before the first write, and
 -- the first write is the receipt: what could fail (a wrong type, no permission, no memory) fails
 -- before anything has changed.
 local K = base(KEYS)
@@ -63,13 +63,13 @@ for g = 1, tonumber(ARGV[10]) do
     else
       group.deadline = first + threshold
     end
-    -- Whatever this name registers after its last entry was taken is somebody's who has just begun.
+    -- What this name registers after its last entry was taken belongs to an owner that has just started.
     group.forget = not verdict and lost ~= KEYS[1]
   elseif not no then
     incarnation = read_incarnation(redis.call('HGET', K.lives, inc))
     must_be({}, { held, lost })
-    -- The heartbeat of somebody who beats without lapsed is all that is known of it, also after it
-    -- was declared dead: there is no second incarnation to tell apart, unless one was begun since.
+    -- Of an owner that sends heartbeats without lapsed only the heartbeat is known, also after it was declared
+    -- dead: there is no second incarnation to distinguish, unless one was started since.
     local good = nil
     if incarnation and incarnation.external and heartbeat ~= KEYS[1]
       and (incarnation.ending == '-' or incarnation.ending == 'd' and newest(redis.call('HGET', K.names, owner)) == inc) then

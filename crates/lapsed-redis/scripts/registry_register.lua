@@ -7,9 +7,9 @@
 --          {incarnation, [`n` | `k` | `m` owner incarnation | `t` owner incarnation] a key}
 -- O(keys * log held)
 --
--- An entry's value is its owner's name, as whoever else reads it expects. Which incarnation of that name
--- holds it is told by what each incarnation holds; an entry that none of them holds was written by the
--- application itself, and is given the number 0.
+-- An entry's value is its owner's name, as the application's other readers expect. The sets of what each
+-- incarnation holds say which incarnation of that name holds it; an entry in none of them was written by the
+-- application itself, and has the number 0.
 local owner, inc, free = ARGV[1], ARGV[2], ARGV[3] == 'free'
 if inc == '' then
   inc = newest(redis.call('HGET', KEYS[2], owner))

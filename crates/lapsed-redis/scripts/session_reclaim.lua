@@ -11,7 +11,7 @@
 --       then for each session: id  its broadcaster, or empty
 -- Answers  {now_ms, held_us, owners ended, first receipt, step, codes, reasons, deadlines_ms...}: a code
 --          for each reference, then for each session; a reason and a deadline for each R
---          codes: R reclaimed, F let go, A alive, S store away, T active, M moved, G gone, U unreadable,
+--          codes: R reclaimed, F released, A alive, S store away, T active, M moved, G gone, U unreadable,
 --          L not the leader, D done before
 -- O(suspects * log sessions)
 --
@@ -127,7 +127,7 @@ local function time_of(text)
   return ms
 end
 
--- Since when nobody is connected to it; 0: somebody is, or is coming back.
+-- Since when no client is connected to it; 0: one is connected, or is reconnecting.
 local function since_when(score, gone)
   if idle then
     local since = tonumber(score or 0)

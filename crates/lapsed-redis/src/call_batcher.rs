@@ -97,8 +97,8 @@ impl<Q: BatchableCall, A: Send + 'static> CallBatcher<Q, A> {
 }
 
 impl<Q: BatchableCall, A: Send + 'static> WorkerSlot<Q, A> {
-    /// Those at the head of the line that go together. None: nobody waits, and the turn is over; both
-    /// under one lock, so that nobody lines up behind a turn that has ended.
+    /// Takes the calls at the head of the queue that fit into one batch. Empty: no call waits, and the slot is
+    /// freed under the same lock, so that no call is queued behind a worker that has ended.
     fn next(&mut self) -> Vec<QueuedCall<Q, A>> {
         let mut state = self.batcher.state.lock().expect(LOCK);
         state.queued.retain(|call| !call.answer.is_closed());
@@ -120,15 +120,15 @@ impl<Q: BatchableCall, A: Send + 'static> WorkerSlot<Q, A> {
                 rest.push_back(call);
             }
         }
-        // Calls that did not fit keep their place before those that were not examined.
+        // Calls that did not fit stay in the queue, before those that were not examined.
         rest.append(&mut state.queued);
         state.queued = rest;
         batch
     }
 }
 
-/// Sends calls for as long as somebody waits. Whoever was just answered mostly asks again: they are let go
-/// first, so that one call carries all of them and not each a few.
+/// Sends batches for as long as calls wait. Callers that were just answered usually call again, so they run
+/// first: then the next batch contains all of their calls.
 async fn run_worker<Q: BatchableCall, A: Send + 'static>(
     mut slot: WorkerSlot<Q, A>,
     executor: impl BatchExecutor<Q, A>,
@@ -143,8 +143,8 @@ async fn run_worker<Q: BatchableCall, A: Send + 'static>(
     }
 }
 
-/// Of several that the server refuses together, each is asked by itself: it may be the fault of one.
-/// What may have been carried out is never sent again.
+/// If the server refuses a batch of several calls, each call is sent alone, because one of them may be the cause.
+/// A call that may have been carried out is never sent again.
 async fn answer<Q: BatchableCall, A: Send + 'static>(
     batch: Vec<QueuedCall<Q, A>>,
     executor: &impl BatchExecutor<Q, A>,
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// A number of a kind; it is answered by itself.
+    /// A number of one kind; the answer is the number itself.
     #[derive(Clone, Debug, PartialEq)]
     struct Number(&'static str, usize);
 
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// Answers when it is let, and notes what came together.
+    /// Answers when the test allows it, and records which calls came in one batch.
     #[derive(Clone, Default)]
     struct Echo {
         calls: Arc<Mutex<Vec<Vec<usize>>>>,
@@ -228,13 +228,13 @@ mod tests {
         }
     }
 
-    /// All of them ask at once; then the calls are let through.
+    /// Makes all calls concurrently, then lets the server answer.
     async fn ask_all(echo: &Echo, requests: Vec<Number>) -> Vec<Result<usize>> {
         let batcher: Arc<CallBatcher<Number, usize>> = Arc::default();
         let gate = echo.gate.clone();
         let asked = join_all(requests.into_iter().map(|request| batcher.call(request, echo)));
         let (answers, ()) = tokio::join!(asked, async { gate.0.add_permits(1_000) });
-        // Who carried the last call finds out that nobody waits any more.
+        // The worker that sent the last batch finds that no call waits.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -284,7 +284,7 @@ mod tests {
             let (echo, batcher) = (echo.clone(), batcher.clone());
             tokio::spawn(async move { batcher.call(Number("a", n), &echo).await })
         };
-        // Too large for company: one call each.
+        // Each is too heavy for a shared batch and is sent alone.
         let first: Vec<_> = (1..=Number::CONCURRENT_MAX).map(|n| execute(90 + n)).collect();
         while echo.calls.lock().unwrap().len() < Number::CONCURRENT_MAX {
             tokio::task::yield_now().await;

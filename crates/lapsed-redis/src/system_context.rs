@@ -1,11 +1,10 @@
 //! One system on a server or cluster: its shards, its keys, and when the server was last known to answer.
 //!
-//! Whether the server was unreachable is judged from both sides. The server's own run (`run_id`, uptime, role) is looked
-//! at inside every script that declares somebody dead. What the server cannot know (that it stood
-//! still, that it could not be reached) this side knows: every request that may declare somebody
-//! dead says when the server was last known to answer, and a longer silence than the gap makes the
-//! script refuse that request. A request that was under way while the server stood still is thus refused by
-//! itself, whatever order the server takes up its work in.
+//! Whether the server was unreachable is judged from both sides. Every script that declares an owner dead checks
+//! the server's own run (`run_id`, uptime, role). What the server cannot know (that it stood still, or could not
+//! be reached) this process knows: every request that may declare an owner dead says when the server was last
+//! known to answer, and the script refuses it if that was longer ago than the gap. So a request that was under
+//! way while the server stood still is refused, in whatever order the server resumes its work.
 //!
 //! For everybody else an absence counts only if this process waited for the server without standing still itself, and
 //! nobody else reached the server meanwhile. Each probe notes on the server that somebody did.
@@ -98,7 +97,7 @@ struct ServerPresence {
     seen_at: Mutex<Duration>,
     /// When the first of the probes was sent that were not answered in time, if `record_absence` has not run since.
     away_since: Mutex<Option<Duration>>,
-    /// The time of return that the server has recorded lies in the future, and must be recorded anew.
+    /// The time of return that the server has recorded lies in the future, and must be recorded again.
     is_record_wrong: AtomicBool,
     /// `record_run` has run: the server remembers its `run_id`.
     run_recorded: AtomicBool,
@@ -288,8 +287,8 @@ impl SystemContext {
         try_join_all(self.shards.iter().map(|shard| self.run(shard, script, args(shard)))).await
     }
 
-    /// The server's clock when it was last known to answer in time: not long ago, and after every
-    /// absence is written down. Without a look in a dry run, which leaves no trace; 0: not known.
+    /// The server's clock when it was last known to answer in time, after every absence is recorded. A dry run
+    /// writes nothing, so it does not probe; 0: not known.
     pub async fn last_seen_for(&self, shard: &Shard, act: PassMode) -> Result<u64> {
         match act.reclaims() {
             true => self.seen_ms(shard).await,
@@ -313,8 +312,8 @@ impl SystemContext {
         Ok(shard.presence.seen_ms.load(Ordering::Acquire))
     }
 
-    /// What the server's clock says now at most, as far as it is known: as it said when it was last looked
-    /// at, and what has passed since that look was sent.
+    /// An upper bound of the server's clock now, if one is known: the clock at the last answer, plus the time since
+    /// that request was sent.
     pub fn server_time_at_most(&self, shard: &Shard) -> Option<u64> {
         let (seen_ms, seen_at) = {
             let seen_at = shard.presence.seen_at.lock().expect(LOCK);
@@ -324,17 +323,17 @@ impl SystemContext {
         (seen_ms > 0).then(|| seen_ms + passed.as_millis() as u64)
     }
 
-    /// Told since when the server is back, as it was noted. A time that has not come yet was noted by a clock
-    /// that has been set back since. When the absence was nobody can tell any more: it ends now, for
-    /// otherwise the brake would hold until that time comes again.
+    /// Takes the recorded time of the server's return. If it lies in the future, the server's clock was set back
+    /// since. The time of the absence is then lost: it ends now, because otherwise the brake would hold until
+    /// the clock reaches that time again.
     pub fn check_return_time(&self, shard: &Shard, back_ms: u64, now_ms: u64) {
         if back_ms > now_ms {
             shard.presence.is_record_wrong.store(true, Ordering::Release);
         }
     }
 
-    /// Looks whether the server takes beats, and answers in time. Once it does again, the absence is recorded, unless
-    /// it was this process that stood still, or others reached the server meanwhile.
+    /// Probes whether the server accepts heartbeats and answers in time. When it does again, the absence is recorded,
+    /// unless this process itself stood still, or others reached the server meanwhile.
     async fn probe(&self, shard: &Shard) -> Result<()> {
         let (sent, gap) = (self.clock.mono(), self.gap());
         let args = ["due", "lives", "names", "nothing", "meta"].iter();

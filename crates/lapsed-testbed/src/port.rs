@@ -1,9 +1,9 @@
-//! Ports that stay ours: between a kill and a restart nobody else of this crate may take one.
+//! Reserves ports: between a kill and a restart of a server, no other test takes its port.
 //!
 //! Ports come from below the range that the system gives to outgoing connections, and so that a
 //! cluster's bus (10,000 higher) is also below it and never another server's port. A locked file a
-//! port keeps parallel test processes apart; the lock ends with its process, whichever way. Somebody
-//! else's server can still be there first: whoever listens handles "Address already in use".
+//! port keeps parallel test processes apart; the lock ends with its process, whichever way. Another
+//! program's server can still be there first: code that listens handles "Address already in use".
 
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +21,7 @@ const BUS_OFFSET: u16 = 10_000;
 /// A port, reserved for as long as this value lives.
 pub struct Port {
     number: u16,
-    /// `None` for a port that the caller chose: it is not ours to reserve.
+    /// `None` for a port that the caller chose, which is not reserved.
     _lock: Option<File>,
 }
 
@@ -30,7 +30,7 @@ impl Port {
         Self { number, _lock: None }
     }
 
-    /// A port on which, and on whose bus port, nobody listens now.
+    /// A port on which, and on whose cluster bus port, no process listens now.
     pub fn free() -> TestbedResult<Self> {
         let locks = locks_dir()?;
         let width = RANGE.end - RANGE.start;

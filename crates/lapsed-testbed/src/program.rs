@@ -1,6 +1,6 @@
-//! Any other program beside a test: a worker in another language, a peer. One talks to it in lines.
+//! Runs another program during a test, such as a worker in another language. The test talks to it in lines.
 //!
-//! Like a server it dies with the test process, and is signalled by its pid only.
+//! Like a server it dies with the test process, and is signalled only by its pid.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -24,8 +24,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it; `prepare` gives it its arguments, environment and folder. What it says on stderr
-    /// is seen where the test's own words are.
+    /// Starts it; `prepare` sets its arguments, environment and folder. Its stderr is the test's stderr.
     pub fn start(program: &Path, prepare: impl FnOnce(&mut Command)) -> TestbedResult<Self> {
         let mut command = spawner::dies_with_parent(program)?;
         prepare(&mut command);
@@ -38,8 +37,8 @@ impl Program {
         Ok(Self { process, name, input: Mutex::new(Some(input)), lines: Mutex::new(lines) })
     }
 
-    /// The next line that it says on stdout, without its end. An error if it ends first, or says
-    /// nothing for `limit`.
+    /// Reads the next line of its stdout, without the line's end. An error if the program ends first, or
+    /// prints nothing for `limit`.
     pub fn line(&self, limit: Duration) -> TestbedResult<String> {
         match lock(&self.lines).recv_timeout(limit) {
             Ok(line) => Ok(line),
@@ -66,7 +65,7 @@ impl Program {
         self.process.pid()
     }
 
-    /// How it ended, if it ended by itself.
+    /// Its exit status, if it has ended without being killed.
     pub fn ended(&self) -> TestbedResult<Option<ExitStatus>> {
         self.process.ended()
     }
@@ -86,12 +85,12 @@ impl Program {
         self.process.signal(Signal::STOP)
     }
 
-    /// SIGCONT: goes on as if nothing had been.
+    /// SIGCONT: continues where it was stopped.
     pub fn thaw(&self) -> TestbedResult<()> {
         self.process.signal(Signal::CONT)
     }
 
-    /// Closes its input and waits until it has ended by itself.
+    /// Closes its stdin and waits until it has ended.
     pub fn finish(&self, limit: Duration) -> TestbedResult<ExitStatus> {
         *lock(&self.input) = None;
         until(&format!("the end of {}", self.name), limit, || self.ended())

@@ -1,13 +1,13 @@
-//! Tests on the real clock ("stories"), which are repeated when the machine stood still meanwhile.
+//! Tests on the real clock, which are repeated if they fail while the machine stood still.
 //!
-//! Whoever beats every 100 ms and is stopped for two seconds by a busy machine is rightly declared
-//! dead; and after such a stop the store's grace rightly begins anew. A story that counts on the
-//! machine to go on (it lives for long enough, it is swept at the first try) then fails, and proves
-//! nothing. So a watch runs beside it: a failure with a standstill in it is no verdict, and the story
-//! is told again from its beginning, with everything new. A failure without one is a failure.
+//! An owner that sends a heartbeat every 100 ms and is stopped for two seconds by a busy machine is rightly
+//! declared dead, and after such a stop the store's grace period rightly starts again. A test that assumes that
+//! the machine keeps running then fails and proves nothing. So a monitor runs during the test: a failure during
+//! which the machine stood still does not count, and the test is repeated from its beginning, with new servers
+//! and data. Any other failure is a failure.
 //!
-//! The watch knows nothing of the story: it is two threads that nap, one of them also writing to
-//! disk, and count by how much they wake up late, or find the wall clock set.
+//! The monitor is independent of the test: two threads sleep, one of them also writes to disk, and both add up
+//! how late they wake, and by how much the wall clock was changed.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,20 +18,20 @@ use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How often a story runs at most. If the machine stands still each time, the last failure counts.
+/// The most runs of one test. If the machine stands still each time, the last failure counts.
 const TELLINGS: u32 = 10;
-/// Between two looks at the clock.
+/// The time between two readings of the clock.
 const NAP: Duration = Duration::from_millis(10);
-/// The same for the disk, which is asked less often: it has others to serve.
+/// The same for the disk, which is written less often, because tests use it, too.
 const DISK_NAP: Duration = Duration::from_millis(100);
 /// Waking up late by less than this is normal and not counted.
 const LATE_MIN: Duration = Duration::from_millis(30);
-/// And by less than this a disk that others use, too, takes its time.
+/// A write that takes less than this longer is normal on a shared disk and not counted.
 const DISK_LATE_MIN: Duration = Duration::from_millis(150);
 /// How much time may be lost in one run; the shortest TTLs in tests are three times as long.
 const LOST_MAX: Duration = Duration::from_millis(100);
 
-/// Runs a story, and repeats it if it fails while the machine stood still.
+/// Runs a test, and repeats it if it fails while the machine stood still.
 pub fn steadily(mut story: impl FnMut()) {
     for telling in 1.. {
         let watch = Watch::begin();
@@ -42,7 +42,7 @@ pub fn steadily(mut story: impl FnMut()) {
     }
 }
 
-/// Runs an async story, and repeats it if it fails while the machine stood still.
+/// Runs an async test, and repeats it if it fails while the machine stood still.
 pub async fn steadily_async(mut story: impl AsyncFnMut()) {
     for telling in 1.. {
         let watch = Watch::begin();
@@ -61,7 +61,7 @@ pub async fn steadily_async(mut story: impl AsyncFnMut()) {
     }
 }
 
-/// Makes a test of each story: a function without arguments, blocking.
+/// Makes a test of each function: without arguments, blocking.
 #[macro_export]
 macro_rules! steady_tests {
     ($($story:ident,)*) => {
@@ -74,7 +74,7 @@ macro_rules! steady_tests {
     };
 }
 
-/// The same for stories that await, on tokio with two threads.
+/// The same for async functions, on tokio with two threads.
 #[macro_export]
 macro_rules! steady_async_tests {
     ($($story:ident,)*) => {
@@ -102,9 +102,8 @@ impl Counts {
         Duration::from_micros(self.lost_us.load(Ordering::Acquire))
     }
 
-    /// Naps and works, for ever, and counts by how much it is late, unless that is less than `min`. By how
-    /// much the wall clock was set meanwhile counts, too: a store takes that for an absence of its own, and is
-    /// right.
+    /// Sleeps and works in a loop, and adds up how late it is, unless that is less than `min`. A change of the
+    /// wall clock counts, too, because a store rightly treats it as an absence of its own.
     fn run(&self, nap: Duration, min: Duration, mut work: impl FnMut()) {
         loop {
             let (began, wall) = (Instant::now(), SystemTime::now());
@@ -133,7 +132,7 @@ impl Counts {
 static CLOCK: Counts = Counts::new();
 static DISK: Counts = Counts::new();
 
-/// What had been lost when it began.
+/// The time that had been lost when the test began.
 struct Watch {
     clock: Duration,
     disk: Duration,
@@ -152,7 +151,7 @@ impl Watch {
         Watch { clock: CLOCK.lost(), disk: DISK.lost() }
     }
 
-    /// Returns if the story should be repeated; otherwise resumes its panic.
+    /// Returns if the test should be repeated; otherwise resumes its panic.
     fn judge(self, telling: u32, failure: Box<dyn std::any::Any + Send>) {
         CLOCK.settle();
         DISK.settle();
@@ -168,7 +167,7 @@ fn is_to_be_told_again(telling: u32, lost: Duration) -> bool {
     lost > LOST_MAX && telling < TELLINGS
 }
 
-/// One byte to disk, and there for good. Without a file there is no disk to watch.
+/// Writes one byte to disk and syncs it. Without a file, the disk is not monitored.
 fn write_through(file: Option<&mut File>) {
     if let Some(file) = file {
         let _ = file.write_all(b".").and_then(|()| file.sync_data());

@@ -136,7 +136,7 @@ fn look(remote: &RemoteBackend, tell: &Sender<TopUpdate>) {
 }
 
 /// Follows the receipts. Earlier receipts are listed after the stream has begun, so that none is missed. When the
-/// stream gives up, it begins anew, and the list fills the gap.
+/// stream ends, it is opened again, and the list fills the gap.
 fn follow(remote: &RemoteBackend, tell: &Sender<TopUpdate>) {
     loop {
         let ended = remote.follow(None, &mut |followed| {

@@ -1,8 +1,8 @@
-//! Keys as this process last wrote them: saves reading them again. Never used to refuse: what it says
-//! may be old, and only the conditional write finds out.
+//! A cache of the records as this process last wrote them, which saves reading them again. It may be outdated,
+//! so nothing is refused because of it; the conditional write detects the difference.
 //!
-//! Also one lock for each share of the keys: whoever of this process wants the same key waits for its
-//! turn instead of losing a race that costs requests.
+//! It also has one lock for each share of the keys: tasks of this process that change the same key wait for
+//! each other, because losing a conditional write costs requests.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};

@@ -1,18 +1,18 @@
-//! Forgetting keys that nobody uses: their records are deleted, and no token goes back.
+//! Forgets unused keys: their records are deleted, and no token is ever used twice.
 //!
 //! The token floor is one object for the whole prefix. It only grows, and it is raised to the token of
-//! a record before that record is deleted. The delete has the record's ETag as its condition: whoever
-//! leases the key in between changes the ETag, and the delete fails. So a delete that comes late, or
-//! twice, does nothing.
+//! a record before that record is deleted. The delete has the record's ETag as its condition: a lease that
+//! is granted in between changes the ETag, and the delete fails. So a delete that comes late, or twice, does
+//! nothing.
 //!
 //! A key without a record is leased in two steps: first an empty record is made (create-only), then the
 //! floor is read, and the lease is written over the empty record with the token above the floor. The
 //! floor must be read after the record was made: what was forgotten before that is below the floor, and
 //! nothing of this key can be forgotten after it without deleting this very record. A record without a
-//! token is therefore the sign that the floor must be asked.
+//! token therefore means that the floor must be read.
 //!
-//! Which keys may be idle is told by the index: when a sweep finds a key free, it files it once more,
-//! under the day on which the key may be forgotten (its *watch*). Nothing is listed to find them.
+//! The index says which keys may be idle: when a sweep finds a key free, it adds an entry under the day on
+//! which the key may be forgotten (its *watch*). Nothing is listed to find them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,15 +1,15 @@
 //! Lists the providers that can take work now, from plain reads in one transaction.
 //!
-//! A script would hand hundreds of values to Lua, which costs the server several times what reading them
-//! does. What may change between the reads: everything. So all that is judged is of one instant (MULTI, on one
-//! server or in one slot), and the roll of names, which was read before, is only a guess:
-//! - Where everybody fits into one page, the answer counts only if, at that instant, the whole roll was online
-//!   and nobody else. Otherwise the names are read again; where they change all the time, the script looks.
-//! - Of larger sets a page is some names: whoever of them has gone by that instant is left out, and who has
-//!   come is in no page or in a later one, as with every scan.
-//! - A mirror that was not seeded, or has lost something, says so at that instant, and nothing is answered.
-//! - A slot that moves to another node, a permission that is missing, a key of another type: the transaction
-//!   is refused or has an error in it. Then the script looks, and says what is wrong.
+//! A script would pass hundreds of values to Lua, which costs the server several times as much as reading them.
+//! Anything may change between two reads, so everything that decides the answer is read at one instant (MULTI,
+//! on one server or in one slot). Only the list of names was read before, and it is checked:
+//! - If all names fit into one page, the answer counts only if exactly these providers were online at that
+//!   instant. Otherwise the names are read again; if they keep changing, the script answers.
+//! - Of a larger set a page is a part: a provider that has gone offline by that instant is left out, and one that
+//!   has come online is in a later page or in none, as with every scan.
+//! - If the mirror was not seeded, or has lost data, it says so at that instant, and nothing is answered.
+//! - If a slot moves to another node, a permission is missing, or a key has another type, the transaction is
+//!   refused or contains an error. Then the script is used, and reports the cause.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,12 +26,12 @@ use super::provider_batch::{BatchReading, PageEnd, ProviderBatch};
 use super::times::Times;
 use crate::script;
 
-/// How many are looked at in one go where these may be all; what is larger than that goes in smaller pages, so
-/// that somebody else on the server hardly notices.
+/// The most providers that one transaction reads if that may be all of them. A larger set is read in smaller
+/// pages, so that other clients of the server wait less.
 const NAMES_AT_FIRST: usize = 400;
 const NAMES_A_PAGE: usize = 64;
 
-/// A set of small numbers comes whole, however many are asked for; more than so many go to the script.
+/// The server returns a set of small numbers whole, whatever limit is asked for. A larger one is left to the script.
 const NAMES_MOST: usize = 1_000;
 
 /// How many times plain reads are tried before the script is used.
@@ -57,7 +57,7 @@ struct PageQuery<'a> {
 /// The result of one attempt to answer a query from plain reads.
 enum ReadOutcome {
     Answered(Option<AvailablePage>),
-    /// Some provider is deactivated and the batch did not ask which: ask again with the same names.
+    /// At least one provider is deactivated, and the batch did not ask which: repeat it with the same names.
     NeedsDeactivated(ProviderBatch),
     /// The set of online providers is not the one that the batch was made from.
     SetChanged,

@@ -1,7 +1,7 @@
-//! What is told without being asked: that a setting has changed, that a provider's beat is over.
+//! Listens to the mirror's notifications: a setting has changed, or a provider's heartbeat has expired.
 //!
-//! Nothing depends on it: a message that is lost makes something slower. Whoever listens is told when
-//! that may have happened, so that they look once by themselves.
+//! Correctness does not depend on them: a lost notification only delays something. The receiver learns when
+//! notifications may have been lost ([`MirrorEvent::MaybeMissed`]), so that it can read the state once.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::RedisMirror;
 use crate::error_mapping::store_error;
 
-/// The size of the buffer of events. Events that do not fit are missed, and the receiver is told so.
+/// The size of the buffer of events. Events that do not fit are dropped, and the receiver gets `MaybeMissed`.
 const WAITING: usize = 1_024;
 
 /// How long to wait before the next attempt to connect.
@@ -38,8 +38,8 @@ pub enum MirrorEvent {
 }
 
 impl RedisMirror {
-    /// Listens on a connection of its own, that comes back by itself, for as long as the answer is kept.
-    /// The first event is [`MirrorEvent::MaybeMissed`], as after every reconnection. Inside a runtime.
+    /// Listens on a connection of its own, which reconnects automatically, until the receiver is dropped.
+    /// The first event is [`MirrorEvent::MaybeMissed`], as after every reconnection. Needs a tokio runtime.
     pub fn listen(&self) -> mpsc::Receiver<MirrorEvent> {
         let (events, receiver) = mpsc::channel(WAITING);
         let address = self.redis.address();

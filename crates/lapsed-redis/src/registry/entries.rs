@@ -1,8 +1,8 @@
-//! Entries: registered, removed, found, listed, put back.
+//! Registers, removes, finds, lists and restores entries.
 //!
-//! Which life holds a key is told by what each incarnation holds, and those are keys of their own, which a
-//! script must have been told. So a call names those that it expects to need; when another one turns
-//! out to be needed the script does nothing and says which, and the call is made again.
+//! Which incarnation holds an entry is stored in one Redis key for each incarnation (the keys that it holds). A
+//! script may only use keys that it was given, so a call passes those of the incarnations that it expects to
+//! need. If the script needs another one, it changes nothing and answers which, and the call is repeated.
 
 use std::collections::BTreeSet;
 
@@ -231,8 +231,8 @@ impl NativeRegistry {
             let incarnation = Incarnation(row[1].parse().map_err(|_| unexpected_answer())?);
             let holder = Holder { owner: Name::new(&row[0])?, incarnation };
             let deadline_ms = row[3].parse::<f64>().unwrap_or(0.0) as u64;
-            // An owner that nobody started through lapsed has no incarnation here: what the application
-            // wrote itself is believed until it is reconciled.
+            // An owner that was not started through lapsed has no incarnation here: the application's own
+            // entry is taken as it is until it is reconciled.
             let record = OwnerRecord::read(&row[2], deadline_ms);
             let (due_ms, ended) = match &record {
                 Some(record) => (due_ms(&record.state, back_ms), record.ended()),
@@ -284,7 +284,7 @@ impl NativeRegistry {
     }
 }
 
-/// The answer of `registry_restore`; `None`: it must be called again.
+/// Reads the answer of `registry_restore`; `None`: the script must be called again.
 pub(super) fn restored(
     words: &[String],
     receipt: &lapsed_core::receipt::Receipt,
@@ -306,7 +306,7 @@ pub(super) fn restored(
     Some(Restored::Refused { why })
 }
 
-/// Adds the keys of what some incarnations hold.
+/// Adds, for each of these incarnations, the Redis key with the entries that it holds.
 pub(super) fn declare(args: Args, shard: &Shard, incarnations: &BTreeSet<String>) -> Args {
     incarnations.iter().fold(args, |args, inc| args.key(held_key(shard, inc)).arg(inc))
 }
