@@ -26,7 +26,7 @@ const ROUND: Duration = Duration::from_secs(5);
 /// How many heartbeats are in one call.
 const BEATS_A_CALL: usize = 500;
 
-/// One of so many owners dies in each round and is replaced.
+/// One of this many owners dies in each round and is replaced.
 const CHURN: u64 = 200;
 
 /// How many callers beat, each for its share of the owners.

@@ -29,7 +29,7 @@ const FILE: &str = "LAPSED_TEST_FILE";
 const TTL: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(180);
-/// How often somebody is frozen; whoever is left then comes to an end in peace.
+/// How many processes are frozen; after that the others finish undisturbed.
 const TURNS: usize = 6;
 
 fn all_keys() -> Vec<LeaseKey> {

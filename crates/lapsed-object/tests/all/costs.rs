@@ -74,7 +74,7 @@ async fn a_cycle_on_azure_costs_six_requests_at_first_and_two_when_warm() {
     a_cycle_costs_six_requests_at_first_and_two_when_warm(ObjectEngine::Azurite).await;
 }
 
-/// Met by somebody who has never seen the key: what is over costs no more than what is free.
+/// For a process that has not seen the key, an expired lease costs no more than a free key.
 #[tokio::test]
 async fn a_transparent_clear_adds_no_request_to_a_write_and_one_to_a_look() {
     let home = prefix();
@@ -175,7 +175,7 @@ async fn a_budget_that_is_used_up_is_named() {
     assert_eq!((counts.total(), counts.withheld), (7, 1));
 }
 
-/// A pass that may cost little stops, and the next one goes on.
+/// A pass with a small budget stops, and the next one continues.
 #[tokio::test]
 async fn a_pass_keeps_its_budget() {
     let tight = LeasesLayout { requests_per_pass: Some(20), ..layout() };

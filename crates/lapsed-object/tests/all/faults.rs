@@ -69,7 +69,7 @@ async fn an_answer_lost_after_the_write_is_settled() {
     }
 }
 
-/// The same for whoever decides: the first is told that it was first.
+/// The same for decisions: the first one is answered as the first.
 #[tokio::test]
 async fn a_decision_whose_answer_was_lost_is_still_the_first() {
     for engine in BOTH {
@@ -101,7 +101,7 @@ async fn throttling_is_retried_and_then_reported() {
     }
 }
 
-/// "Somebody was faster", though nobody was: it is looked at again, and done once.
+/// The store reports a conflict that did not happen: the object is read again, and the change is made once.
 #[tokio::test]
 async fn a_made_up_412_costs_another_round_and_no_token() {
     for engine in BOTH {
@@ -168,7 +168,7 @@ async fn trap_x2_a_failed_read_changes_nothing() {
     }
 }
 
-/// The store's clock is behind this host's, or ahead: leases last by the store's, and nobody's is cut.
+/// The store's clock is behind this host's, or ahead: leases last by the store's clock, and none is shortened.
 #[tokio::test]
 async fn a_store_with_another_clock_is_believed() {
     for shift in [-3_600, 3_600] {

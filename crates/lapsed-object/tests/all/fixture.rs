@@ -15,7 +15,7 @@ pub const TTL: Duration = Duration::from_secs(2);
 /// The narrowest bucket there is.
 pub const BUCKET: Duration = Duration::from_secs(1);
 
-/// A prefix that nobody else uses.
+/// A prefix that no other test uses.
 pub fn prefix() -> String {
     format!("t{:016x}", SystemClock::new().random())
 }

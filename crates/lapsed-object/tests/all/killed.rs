@@ -1,5 +1,5 @@
 //! A sweeper that dies at any of its requests, or is taken for dead and comes back: one receipt for each
-//! lease, whoever wrote it.
+//! lease, whichever process wrote it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What lies where: traps that have to do with the index, rubbish that somebody left, other widths.
+//! Where objects lie: traps of the index, foreign objects under the prefix, other bucket widths.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn sweep(f: &LeasesFixture) -> lapsed_core::sweep::PassReport {
     f.sweep().await
 }
 
-/// D1: still held when its bucket is over by a sweeper with narrower buckets: filed anew, not forgotten.
+/// D1: a lease that a sweeper with narrower buckets finds after its bucket is over is indexed again, not forgotten.
 #[tokio::test]
 async fn trap_d1_a_lease_that_lives_on_is_filed_where_it_belongs() {
     let site = Site::new(ENGINE);
@@ -130,7 +130,7 @@ async fn trap_d2_the_index_is_written_first() {
     assert!(names(site, ".lease-index/").is_empty());
 }
 
-/// D3: whoever loses the decisive write has changed nothing: no receipt, no decision, no entry gone.
+/// D3: a process that loses the decisive write has changed nothing: no receipt, no decision, no entry removed.
 #[tokio::test]
 async fn trap_d3_the_loser_has_changed_nothing() {
     let home = prefix();
@@ -153,7 +153,7 @@ async fn trap_d3_the_loser_has_changed_nothing() {
     assert_eq!((now.token, now.lease.unwrap().deadline_ms), (grant.token, grant.deadline_ms));
 }
 
-/// D4: two that make the same record at the same time: one is told that it has lost.
+/// D4: of two processes that create the same record concurrently, one gets `Lost`.
 #[tokio::test]
 async fn trap_d4_of_two_makers_one_wins() {
     for engine in ObjectEngine::GOOD {
@@ -213,7 +213,7 @@ async fn trap_d10_namespaces_are_found_in_the_store() {
     assert!(names(site, ".txn-decisions/").is_empty(), "the marker is gone, and its entry");
 }
 
-/// One record that cannot be read hides no other, and nobody overwrites it.
+/// A record that cannot be read hides no other, and is not overwritten.
 #[tokio::test]
 async fn a_spoilt_record_hides_no_other() {
     let site = Site::new(ENGINE);
@@ -236,7 +236,7 @@ async fn a_spoilt_record_hides_no_other() {
     assert_eq!(names(site, ".lease-index/").len(), 1, "its entry stays");
 }
 
-/// A page is full as long as there is more: whoever reads on stops at the first that is not.
+/// A page is full as long as there is more: a reader stops at the first page that is not full.
 #[tokio::test]
 async fn a_spoilt_record_does_not_end_a_listing() {
     let site = Site::new(ENGINE);
@@ -287,7 +287,7 @@ async fn a_record_under_another_name_is_not_believed() {
     done(site.leases.release(&grant.ticket()).await.unwrap().answer);
 }
 
-/// Entries that were lost are made again, from the records; what it costs is told before.
+/// Lost index entries are made again from the records; the cost is estimated before.
 #[tokio::test]
 async fn reconcile_makes_missing_entries_again() {
     let site = Site::new(ENGINE);

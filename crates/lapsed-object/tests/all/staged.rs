@@ -1,5 +1,5 @@
 //! Work that is staged for a transaction, where several processes know the key, and where something was
-//! spoilt: whose transaction may be rolled back, and whose pass goes on.
+//! spoilt: the transaction may be rolled back, and the pass continues.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ async fn trap_d3_what_is_only_remembered_rolls_nothing_back() {
 }
 
 /// The same for a release by a process that has not heard that the work was taken back meanwhile: the
-/// transaction goes on with other keys.
+/// transaction continues with other keys.
 #[tokio::test]
 async fn trap_d3_a_release_rolls_back_only_what_is_staged() {
     let home = prefix();

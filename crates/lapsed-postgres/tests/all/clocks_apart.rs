@@ -27,7 +27,7 @@ struct Apart {
 }
 
 impl Apart {
-    /// The truth's clock is ahead of this host's by so many seconds, and the mirror's behind by as many.
+    /// The truth's clock is ahead of this host's by this many seconds, and the mirror's is behind by as many.
     fn by(seconds: i64) -> Apart {
         let ahead = SettableClock::ahead_by(seconds).unwrap();
         let behind = SettableClock::ahead_by(-seconds).unwrap();

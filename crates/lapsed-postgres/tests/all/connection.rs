@@ -18,7 +18,7 @@ fn is_unavailable<T: std::fmt::Debug>(outcome: Result<T, Error>) -> String {
     }
 }
 
-/// X1: a server that stands still does not keep anybody waiting, and is used again when it goes on.
+/// X1: a server that stands still delays no caller beyond the time limit, and is used again when it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trap_x1_a_frozen_server_is_given_up_and_taken_up_again() {
     let b = Bench::alone().await;
@@ -40,7 +40,7 @@ async fn trap_x1_a_frozen_server_is_given_up_and_taken_up_again() {
     eventually("an answer", async || matches!(hasty.count_online().await, Ok(1))).await;
 }
 
-/// The limit holds on the server, too: what nobody waits for any more does not go on.
+/// The limit also holds on the server: a statement whose caller has given up is cancelled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_gives_up_as_well() {
     let b = Bench::new().await;

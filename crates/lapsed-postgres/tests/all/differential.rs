@@ -1,7 +1,7 @@
 //! The same random days on PostgreSQL and on the embedded store: both must say the same of everything.
 //!
 //! Numbers and times differ and are left out, but not what they mean: whether an epoch has begun, whether
-//! there is a beat, whose receipt it is. A failing day is told again by its seed.
+//! there is a beat, whose receipt it is. A failing day is replayed by its seed.
 
 use std::collections::BTreeSet;
 

@@ -20,7 +20,7 @@ fn through(b: &Bench) -> (PostgresProxy, PostgresTruth) {
     (proxy, truth)
 }
 
-/// The commit was carried out and nobody was told: it says so, and doing it again does no harm.
+/// The commit was carried out, but its answer was lost: the caller gets "in doubt", and repeating it is harmless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_to_a_commit_is_in_doubt_and_can_be_repeated() {
     let b = Bench::new().await;
@@ -161,7 +161,7 @@ async fn a_server_that_freezes_in_the_middle_leaves_nothing_by_halves() {
 /// What was answered, by provider: the highest version.
 type Answered = BTreeMap<Name, u64>;
 
-/// Toggles, flips and sessions, for as long as it goes on; errors are borne.
+/// Toggles, flips and sessions until the test stops them; errors are ignored.
 async fn work(b: Arc<Bench>, worker: u64, going: Arc<AtomicBool>) -> Answered {
     let ids: Vec<Name> = (0..6).map(|n| name(&format!("p{n}"))).collect();
     let mut answered = Answered::new();

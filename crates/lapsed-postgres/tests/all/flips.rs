@@ -16,7 +16,7 @@ fn left(answer: &Flipped) -> (Refusal, Option<ProviderState>) {
     }
 }
 
-/// Who fell silent is set offline with log row and receipt; whoever toggled, beat or left is not.
+/// A silent provider is set offline with log row and receipt; one that toggled, beat or left is not.
 #[tokio::test]
 async fn a_flip_takes_the_silent_and_leaves_the_others() {
     let b = Bench::new().await;
@@ -67,7 +67,7 @@ async fn a_flip_takes_the_silent_and_leaves_the_others() {
     assert_eq!(b.receipts().await.len(), 1);
 }
 
-/// Of whom nothing was ever told through lapsed, what the tables say is all there is.
+/// For a provider that never used lapsed, only its rows in the tables count.
 #[tokio::test]
 async fn who_was_never_seen_before_is_judged_by_the_tables() {
     let b = Bench::new().await;
@@ -118,7 +118,7 @@ async fn a_batch_is_carried_out_once_or_never() {
     assert_eq!(b.log().iter().filter(|row| row.ends_with("offline")).count(), 1);
 }
 
-/// X5: where leaders are chosen here, one whose term is over flips nobody.
+/// X5: if this store elects the leader, a leader whose term is over flips no provider.
 #[tokio::test]
 async fn trap_x5_a_leader_whose_term_is_over_flips_nobody() {
     let b = Bench::new().await;

@@ -71,7 +71,7 @@ async fn every_relevant_change_is_notified_and_no_other() {
     assert_eq!(heard(&b, &mut listener).await, [""; 0]);
 }
 
-/// After every reconnection it says that something may have been missed, and goes on.
+/// After every reconnection the listener reports that it may have missed something, and continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_that_was_cut_off_says_so() {
     let b = bench().await;
@@ -95,7 +95,7 @@ async fn a_listener_that_was_cut_off_says_so() {
     assert_eq!(next(&mut listener).await, ChangeEvent::Gap);
 }
 
-/// More than is taken in time is told as a gap, and takes no memory without end.
+/// More notifications than are taken in time become one gap, and use bounded memory.
 #[tokio::test]
 async fn a_slow_receiver_gets_a_gap() {
     let b = bench().await;

@@ -53,7 +53,7 @@ async fn trap_c8_the_highest_version_has_the_right_count() {
     }
 }
 
-/// Only so many are accepted as there is room for, by whomever.
+/// Concurrent callers accept only as many sessions as the provider has room for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_provider_gets_more_sessions_than_its_maximum() {
     let b = Arc::new(Bench::new().await);
@@ -117,7 +117,7 @@ async fn trap_c6_many_sweepers_flip_once() {
     assert_eq!((flipped, b.receipts().await.len(), b.log().len() - logged), (40, 40, 40));
 }
 
-/// Beats, toggles, flips and the application's own writes, all at once: nobody waits in a circle.
+/// Beats, toggles, flips and the application's own writes, all at once: there is no deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_changes_do_not_deadlock() {
     let b = Arc::new(Bench::new().await);

@@ -1,7 +1,7 @@
 //! Four daemons on real servers, PostgreSQL and Valkey, while one of them (or both) is killed, frozen or
 //! emptied: providers beat and toggle, sessions come and go, everybody sweeps.
 //!
-//! What must hold: nobody who beat in time was set offline, by what was answered to the beats; whoever was silent
+//! What must hold: no provider that beat in time was set offline, by the answers to its heartbeats; one that was silent
 //! is offline in the end; log rows are flips; and mirror and truth agree. `LAPSED_STORM_SECONDS` makes
 //! each storm longer.
 
@@ -82,7 +82,7 @@ impl Storm {
         self.signs.lock().unwrap().entry(id.clone()).or_default().push((sent_ms, now_ms()));
     }
 
-    /// A provider that lives: beats, and comes back when it is told that it is offline.
+    /// A live provider: sends heartbeats, and goes online again when it is answered that it is offline.
     async fn live(self: Arc<Self>, id: Name, stop: StopSignal) {
         while !stop.is_stopped() {
             let sent_ms = now_ms();
@@ -157,7 +157,7 @@ impl Storm {
         all
     }
 
-    /// P1: nobody who beat in time before it was set offline.
+    /// P1: no provider that beat in time was set offline.
     async fn check_flips(&self) {
         let signs = self.signs.lock().unwrap().clone();
         for receipt in self.b.receipts().await {

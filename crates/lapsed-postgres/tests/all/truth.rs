@@ -86,7 +86,7 @@ async fn trap_c10_a_beat_of_somebody_offline_leaves_nothing() {
     assert_eq!(b.truth.extent().await.unwrap(), 3);
 }
 
-/// C1, C9: beats go forward only, and the same beat told again does not make anybody fresher.
+/// C1, C9: heartbeats only move forward, and the same heartbeat reported again makes no provider fresher.
 #[tokio::test]
 async fn trap_c9_an_older_beat_changes_nothing() {
     let b = Bench::new().await;
@@ -112,7 +112,7 @@ async fn trap_c9_an_older_beat_changes_nothing() {
     assert!(b.state("a").await.beat_age_ms.unwrap() < 200_000);
 }
 
-/// C11: waiting for somebody's lock makes no beat younger.
+/// C11: waiting for a lock makes no heartbeat younger.
 #[tokio::test]
 async fn trap_c1_a_beat_that_waited_is_as_old_as_it_is() {
     let b = Bench::new().await;

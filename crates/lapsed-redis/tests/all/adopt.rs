@@ -181,7 +181,7 @@ async fn trap_a2_two_sweepers_count_what_they_did(engine: Engine) {
     audit(&world.app, &world.receipts().await, sum.reclaimed, &dead, &living);
 }
 
-/// A large registry: nothing is read at once, and nobody is asked for twice.
+/// A large registry: it is read in pages, and no owner is looked up twice.
 async fn trap_a6_a_pass_reads_in_pages_and_asks_once_an_owner(engine: Engine) {
     let world = World::new(engine).await;
     let mut all = 0;

@@ -181,7 +181,7 @@ async fn an_operator_s_override_does_not_end_the_observation(engine: Engine) {
     sweep_until(&sweeper, &mut sum, || world.app.registry().is_empty()).await;
 }
 
-/// The owners were seen alive, and then somebody edits the file.
+/// The owners were seen alive, and then the configuration is changed.
 async fn another_heartbeat_key_begins_observing_anew(engine: Engine) {
     let world = World::new(engine, layout(TTL)).await;
     world.fleet();

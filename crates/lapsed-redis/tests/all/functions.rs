@@ -16,7 +16,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-/// A registry that two work on: lapsed itself, and somebody who calls functions.
+/// A registry with two users: lapsed itself, and a caller of the functions.
 struct Shared {
     native: lapsed_core::registry::conformance::RegistryFixture,
     caller: Caller,
@@ -165,7 +165,7 @@ async fn what_makes_no_sense_is_refused(server: &RedisServer) {
     );
 }
 
-/// Raw bytes that are no text must not get in: whoever reads all of it would stumble.
+/// Bytes that are not UTF-8 are refused, because a reader of all entries would fail on them.
 async fn bytes_that_are_no_text_are_refused(server: &RedisServer) {
     let mut shared = Shared::on(server).await;
     let life = shared.start("i-1");

@@ -1,4 +1,4 @@
-//! The function library comes into the server, stays and goes on: versions, clusters, shards.
+//! The function library is loaded, stays, and is replaced by newer versions, on clusters and with shards, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

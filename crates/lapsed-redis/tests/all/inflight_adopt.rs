@@ -1,5 +1,5 @@
-//! Seed 004's application goes on as it is, and lapsed recovers its jobs: its exact keys, written by
-//! somebody who knows nothing of lapsed, on a real Redis and a real Valkey. The traps by number.
+//! The application of seed 004 does not change, and lapsed recovers its jobs: its exact keys, written by
+//! a client that knows nothing of lapsed, on a real Redis and a real Valkey. The traps by number.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -123,7 +123,7 @@ async fn trap_e2_a_late_heartbeat_brings_no_job_back(beside: AppFixture) {
     assert_eq!(app.queued("default"), 1);
 }
 
-/// A process that is in the list because nobody removed it is not alive; the key that it renews is.
+/// A process that is only still in the list is not alive; one whose key is renewed is.
 async fn trap_e3_a_list_of_processes_keeps_nobody_alive(beside: AppFixture) {
     let app = &beside.app;
     let (dead, slow) = ("web-1:41:00112233aabbccdd", "web-2:7:8899aabbccddeeff");
@@ -215,7 +215,7 @@ async fn trap_e6_the_lock_has_an_end_and_only_its_holder_lets_go(beside: AppFixt
     assert_eq!(app.call(&["GET", GC_LOCK]), "web-1:41:00112233aabbccdd");
 }
 
-/// Each time it is taken and registered anew, and its process dies.
+/// Each time it is taken and registered again, and its process dies.
 async fn trap_e7_a_job_that_kills_its_workers_is_a_dead_letter(beside: AppFixture) {
     let app = &beside.app;
     let deadly = payload(1, "default");

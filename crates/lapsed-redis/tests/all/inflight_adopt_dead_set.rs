@@ -35,7 +35,7 @@ fn dead_set(app: &App) -> Vec<String> {
 }
 
 /// The gem itself: it lists the job with its error, and its `retry` puts the job on its queue. lapsed then
-/// knows that it is gone from there, and counts its crashes anew.
+/// knows that it is gone from there, and counts its crashes from 0.
 async fn sidekiq_lists_and_retries_what_lapsed_gives_up() {
     let server = RedisServer::start(Engine::Redis).unwrap();
     let jids = enqueue(&server, 2);

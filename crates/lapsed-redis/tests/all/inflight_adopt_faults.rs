@@ -43,7 +43,7 @@ fn slowly() -> Policy {
     Policy { batch: 25, op_delay: Duration::from_millis(2), ..Policy::default() }
 }
 
-/// Passes one after the other in the background, until the handle is told; answers their sum.
+/// Runs passes in the background until the handle stops them; returns their sum.
 struct Sweeping {
     over: tokio::sync::watch::Sender<bool>,
     task: tokio::task::JoinHandle<PassReport>,
@@ -157,7 +157,7 @@ async fn the_server_frozen_for_longer_than_the_threshold() {
     assert_account(&beside, "the server was frozen", 30).await;
 }
 
-/// It was carried out and nobody heard: in doubt, settled by its receipts, counted once.
+/// The call was carried out, but its answer was lost: it is in doubt, settled by its receipts, and counted once.
 async fn the_answer_to_a_reclaim_is_lost() {
     for engine in Engine::ALL {
         let server = RedisServer::start(engine).unwrap();
@@ -213,7 +213,7 @@ async fn sweep_to_the_end(sweeper: &Sweeper) -> PassReport {
     sum(total, sweep_through(sweeper).await)
 }
 
-/// A hundred recoverers, each dropped at a random point and never heard of again; the next one goes on
+/// A hundred recoverers, each dropped at a random point for good; the next one continues
 /// at once, whatever the one before has left.
 async fn recoverers_killed_in_the_middle() {
     const JOBS_AT_ONCE: usize = 100;
@@ -240,7 +240,7 @@ async fn recoverers_killed_in_the_middle() {
     assert_account(&beside, "recoverers were killed", 100 * JOBS_AT_ONCE).await;
 }
 
-/// Takes no writes: nothing is half done, and it goes on by itself.
+/// While the server refuses writes nothing is half done, and afterwards passes continue.
 async fn a_server_out_of_memory_leaves_nothing_half_done() {
     for engine in Engine::ALL {
         let server = RedisServer::start(engine).unwrap();

@@ -17,7 +17,7 @@ on_both_engines! {
     a_shorter_threshold_is_observed_anew,
 }
 
-/// A server that has been there for longer than a threshold; nobody has confirmed anything.
+/// A server that has run for longer than a threshold; no operator has confirmed the system.
 async fn beside(engine: Engine) -> (RedisServer, AppFixture) {
     let server = RedisServer::start(engine).unwrap();
     let beside = AppFixture::at(App::connect(server.port(), 0), &server.url(), layout());
@@ -92,7 +92,7 @@ async fn jobs_of_a_healthy_fleet_need_no_confirmation(engine: Engine) {
     assert_eq!((second.reclaimed, beside.app.queued("default")), (20, 30), "{second:?}");
 }
 
-/// A heartbeat comes every minute, say, and somebody writes `orphan_threshold = "1s"`: everybody looks due.
+/// With a heartbeat every minute and `orphan_threshold = "1s"` by mistake, every owner looks overdue.
 async fn a_shorter_threshold_is_observed_anew(engine: Engine) {
     let (_server, beside) = beside(engine).await;
     let long = AdoptedInflightLayout { orphan_threshold: Duration::from_secs(600), ..layout() };

@@ -21,7 +21,7 @@ const URL: &str = "LAPSED_TEST_URL";
 pub const SWEEPER: &str = "sweeper";
 /// With a profile behind it: puts jobs of that system back, in small batches, until it is killed.
 pub const RESCUER: &str = "rescuer ";
-/// Takes what there is, and completes it when it is told to.
+/// Takes the jobs that there are, and completes them on request.
 pub const WORKER: &str = "worker";
 
 /// Starts this program with that part.

@@ -1,6 +1,6 @@
 //! What can happen to jobs in flight, on a real server each: the recoverer is killed in the middle, a
 //! worker is frozen and comes back, the server is killed, answers are lost. Each story ends the same
-//! way: every job was completed once, by somebody who still held it, or is a dead letter; and the
+//! way: every job was completed once, by a worker that still held it, or is a dead letter; and the
 //! account balances.
 
 use std::collections::BTreeSet;
@@ -80,7 +80,7 @@ async fn the_recoverer_is_killed_a_hundred_times(engine: Engine) {
 }
 
 /// A real process, stopped for longer than a beat lasts. Its jobs are recovered and run elsewhere; when
-/// it goes on, whatever it says about them is refused.
+/// it continues, what it says about them is refused.
 async fn a_frozen_worker_comes_back(engine: Engine) {
     let world = World::new(ServerOptions::new(engine), patient());
     world.enqueue("j", 40).await;
@@ -351,7 +351,7 @@ async fn a_server_out_of_memory_loses_no_job_and_accepts_completions(engine: Eng
     assert_eq!(world.complete_all().await, 19);
 }
 
-/// With nobody dead the number of commands of a pass does not depend on what is in flight.
+/// Without dead workers the number of commands of a pass does not depend on the jobs in flight.
 async fn an_idle_pass_costs_the_same_however_many_jobs_there_are() {
     let world = World::new(ServerOptions::new(Engine::Redis), patient());
     let claim = world.start("w").await;

@@ -39,7 +39,7 @@ fn list(app: &App, key: &str) -> Vec<String> {
     }
 }
 
-/// Lets whoever holds something die, and puts it back.
+/// Lets every worker that holds a job die, and puts the jobs back.
 async fn crash(world: &World, count: usize) -> Vec<Outcome> {
     world.suspect(count).await;
     static BATCH: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);

@@ -157,7 +157,7 @@ fn mail_layout() -> InflightLayout {
     }
 }
 
-/// Takes a job, says which, and completes it when it is told to; says how that went.
+/// Takes a job, prints which, completes it on request, and prints the result.
 const WORKERS: [&str; 3] = [
     "import Redis from 'ioredis';\nimport { createInterface } from 'node:readline';\n\
      const redis = new Redis(process.env.REDIS_URL);\nconst on = [1, 'lapsed:inflight', 'mail'];\n\

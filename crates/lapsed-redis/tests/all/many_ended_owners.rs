@@ -1,4 +1,4 @@
-//! A system with very many owners that have ended: listing them keeps nobody else waiting, because no
+//! A system with very many owners that have ended: listing them does not delay other clients, because no
 //! command and no script works on more than a page.
 
 use std::sync::Arc;

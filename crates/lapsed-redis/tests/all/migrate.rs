@@ -1,4 +1,4 @@
-//! From adopt to native while everything runs: the application goes on writing its keys, `reconcile`
+//! From adopt to native while everything runs: the application still writes its keys, `reconcile`
 //! builds the index beside them, and native sweeps evict exactly the dead.
 
 use std::collections::BTreeMap;
@@ -168,7 +168,7 @@ async fn a_heartbeat_key_keeps_its_owner_alive_and_its_end_is_the_owner_s(engine
 }
 
 /// It was declared dead, half of what it held is gone, and it comes back: what is left is kept, and
-/// what it registers anew as well (P1).
+/// what it registers again as well (P1).
 async fn a_heartbeat_that_comes_back_keeps_what_is_left(engine: Engine) {
     let world = World::new(engine);
     world.app.register("i-1", &keys("k", 6));
@@ -360,8 +360,8 @@ async fn b10_b11_p8_nothing_is_lost_that_changed_while_it_ran(engine: Engine) {
     assert_eq!(held, living.len() as u64);
 }
 
-/// On a cluster whose heartbeats lie elsewhere nobody could judge what the application wrote: it is
-/// left alone, and told so.
+/// On a cluster whose heartbeats lie in other slots, the application's entries cannot be judged: they are
+/// left alone, and that is reported.
 async fn what_cannot_be_judged_is_left_alone() {
     let cluster = Cluster::start(Engine::Redis, 3).unwrap();
     let redis = connect(&cluster.url());

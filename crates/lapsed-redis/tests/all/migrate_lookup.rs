@@ -1,6 +1,6 @@
-//! Between two passes an instance goes on beating as it always did, without lapsed. The deadline that
-//! was last read off its heartbeat may be over by then: whoever asks for what it holds must not hear
-//! that nobody alive does.
+//! Between two passes an instance sends its own heartbeats, without lapsed. The deadline that
+//! was last read from its heartbeat may be over by then: a lookup of its entries must not answer
+//! that no live owner holds them.
 
 use std::time::Duration;
 

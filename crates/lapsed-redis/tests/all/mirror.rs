@@ -271,8 +271,8 @@ async fn a_sweeper_whose_term_is_over_decides_nothing(engine: Engine) {
     .await;
 }
 
-/// It was dropped by the server, or deleted by somebody: whoever is online has as long as anybody else to
-/// beat again, and a beat begins it anew.
+/// The key was evicted by the server or deleted: a provider that is online has as long as any other to
+/// send a heartbeat, which creates the key again.
 async fn a_missing_heartbeat_is_not_a_death(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(2).await;

@@ -1,5 +1,5 @@
 //! The server is emptied, restarted, restored from an old file, out of memory; keys are dropped, or are of
-//! another type: the mirror then says that it does not know, and nobody is declared silent.
+//! another type: the mirror then says that it does not know, and no provider becomes pending offline.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ on_both_engines! {
     a_waived_grace_is_over,
 }
 
-/// It does not know, whoever asks and whatever is asked.
+/// Every query is answered with "not known".
 async fn knows_nothing(world: &World) {
     let mirror = &world.mirror;
     assert!(!world.is_seeded().await);
@@ -117,7 +117,7 @@ async fn restored_from_an_old_file(engine: Engine) {
     assert!(!world.is_member("mitras:online", "m0"));
 }
 
-/// The replica was not yet told of the last toggle when it took over; its data says "seeded".
+/// The replica did not have the last toggle when it took over; its data says "seeded".
 async fn trap_x7_a_replica_takes_over_that_missed_the_last_writes(engine: Engine) {
     let world = World::on(engine);
     world.seed_online(2).await;

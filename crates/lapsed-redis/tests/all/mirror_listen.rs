@@ -1,4 +1,4 @@
-//! What a server tells without being asked, and that whoever listens learns what they may have missed.
+//! Notifications of the server, and that a listener learns when it may have missed some.
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ impl Dice {
     }
 }
 
-/// What both must agree in: when somebody beat is each one's own clock.
+/// What both must agree on; the time of a heartbeat is each mirror's own clock.
 fn comparable(seen: &MirrorEntry) -> (String, bool, bool, Option<u64>, bool, Option<u64>) {
     let beats = matches!(seen.beat, SeenBeat::At(_));
     let identity = format!("{} {:?} {}", seen.id, seen.version, seen.epoch);
@@ -160,7 +160,7 @@ async fn decide(both: &[Arc<dyn Mirror>; 2], dice: &Dice, said: &str) {
     }
 }
 
-/// Of somebody without a beat each mirror thinks its own.
+/// Of a provider without a heartbeat each mirror has its own opinion.
 async fn beat_is_missing(both: &[Arc<dyn Mirror>; 2], who: &Name) -> bool {
     let seen = both[1].look(std::slice::from_ref(who)).await.unwrap().seen;
     matches!(seen[0].beat, SeenBeat::Missing(_))

@@ -1,4 +1,4 @@
-//! Those who look for available providers at the same time: they share calls, and nobody is given what was
+//! Concurrent queries for available providers share calls, and none gets an answer that was
 //! found before they asked. And heartbeats that are compared as texts, beside those that have to be read.
 
 use futures::future::{join, try_join_all};

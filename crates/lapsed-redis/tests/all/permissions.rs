@@ -179,7 +179,7 @@ fn sessions_layout() -> SessionsLayout {
 }
 
 /// Rounds until something was reclaimed; says how many. On a machine that stands still the grace of
-/// the store begins anew, so that once is not enough.
+/// the store starts again, so that one call is not enough.
 async fn rounds(sweep: &dyn Sweep) -> usize {
     let mut number = 0;
     crate::story::eventually("something to be reclaimed", async || {
@@ -246,7 +246,7 @@ async fn the_user_of_the_example_can_sweep_and_reconcile_adopted_keys() {
     }
 }
 
-/// What a pass is told first, if anything fails.
+/// The first error that a pass gets.
 async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
     let all = async {
         sweep.survey(PassMode::Reclaim).await?;
@@ -262,7 +262,7 @@ async fn complaint(sweep: &dyn Sweep, number: u64) -> Option<String> {
 }
 
 /// Whoever grants them one by one reads which comes next.
-/// With the usual key names and channels, and told when somebody falls silent.
+/// With the default key names and channels, and with notifications of expired heartbeats.
 async fn the_user_of_the_example_can_mirror_and_listen() {
     use lapsed_redis::MirrorEvent;
     for engine in Engine::ALL {

@@ -1,5 +1,5 @@
 //! Sessions while the server fails: killed, frozen, cut off, emptied, full, forbidding, replaced. Each
-//! time: nobody alive loses a session, nothing is counted twice, and all goes on without a new client.
+//! time: no live owner loses a session, nothing is counted twice, and the same client continues.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,12 +40,12 @@ fn patient_chat_on(server: &RedisServer) -> Chat {
     Chat::at(App::connect(server.port(), 0), &server.url(), PATIENT)
 }
 
-/// The application has connected anew.
+/// The application has reconnected.
 fn reconnected(chat: &Chat, port: u16) -> Chat {
     Chat { app: Arc::new(App::connect(port, 0)), ..chat.clone() }
 }
 
-/// Passes one after the other in the background, until the handle is told; answers their sum.
+/// Runs passes in the background until the handle stops them; returns their sum.
 struct Sweeping {
     over: tokio::sync::watch::Sender<bool>,
     task: tokio::task::JoinHandle<PassReport>,
@@ -132,7 +132,7 @@ async fn valkey_killed_in_the_middle_of_a_sweep() {
 }
 
 /// For longer than every time limit and the grace. Requests lie in its socket when it wakes up: none of
-/// them may take the session of somebody who could not come back.
+/// them may take the session of a client that could not reconnect.
 async fn frozen_for_longer_than_the_grace() {
     let server = start(Engine::Redis);
     let chat = patient_chat_on(&server);
@@ -151,7 +151,7 @@ async fn frozen_for_longer_than_the_grace() {
     (0..30).for_each(|n| assert!(chat.app.has_session(&uuid(n)), "{n} came back in time"));
 }
 
-/// It was carried out and nobody heard: in doubt, settled by its receipts, counted once.
+/// The call was carried out, but its answer was lost: it is in doubt, settled by its receipts, and counted once.
 async fn the_answer_to_a_reclaim_is_lost() {
     for engine in Engine::ALL {
         let server = start(engine);
@@ -230,7 +230,7 @@ async fn the_answer_to_a_connect_is_lost() {
     assert_eq!((total.released, named(&total)), (1, [uuid(2)].into()), "it dies with its owner");
 }
 
-/// Everything is gone at once, also what lapsed knows: nothing is made up, owners are told, and what
+/// All data is lost at once, also lapsed's own: nothing is invented, owners get `Lost`, and what
 /// comes after is as on the first day.
 async fn a_server_flushed_during_a_sweep_makes_nothing_up() {
     let server = start(Engine::Valkey);
@@ -270,7 +270,7 @@ async fn a_server_flushed_during_a_sweep_makes_nothing_up() {
     assert_eq!(sessions.get(&name(&uuid(1))).await.unwrap().unwrap().references, 1);
 }
 
-/// Takes no writes: nothing is half done, and it goes on by itself.
+/// While the server refuses writes nothing is half done, and afterwards passes continue.
 async fn a_server_out_of_memory_leaves_nothing_half_done() {
     for engine in Engine::ALL {
         let server = start(engine);

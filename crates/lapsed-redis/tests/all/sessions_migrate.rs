@@ -1,5 +1,5 @@
 //! Seed 001's migration: 1,000 sessions that no index knows, indexed while the service runs, and from
-//! there on written through lapsed, while whoever reads the old keys goes on reading them.
+//! there on written through lapsed, while readers of the old keys still read them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ async fn a_reconciliation_does_what_the_originals_migration_does(chat: Chat) {
     assert!((2_600..2_610).contains(&extent), "{extent} rows to go over");
 }
 
-/// Whatever is wrong with the index, also what both scans meet: each difference is told once.
+/// Every difference of the index is reported once, also one that both scans find.
 async fn a_dry_run_accounts_for_what_the_real_run_does(chat: Chat) {
     let app = &chat.app;
     populate(app);

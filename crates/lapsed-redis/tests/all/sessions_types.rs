@@ -1,5 +1,5 @@
-//! The key of a session holds something else than a hash, written by whoever shares the server. It
-//! concerns that session alone: nobody's count moves, and the others' receipts say what happened.
+//! The key of a session holds another type than a hash, written by another user of the server. It
+//! concerns that session alone: no count changes, and the receipts of the others are right.
 
 use std::time::Instant;
 

@@ -20,7 +20,7 @@ const LATE_US: u64 = 6_000_000;
 pub enum Complaint {
     /// Set offline by a sweep, though it had beaten in time.
     AliveSetOffline { id: String, why: String },
-    /// Told that it is offline, though it had beaten in time and nobody had set it offline.
+    /// It was answered that it is offline, although it had beaten in time and nothing had set it offline.
     AliveToldOffline { id: String, why: String },
     /// Listed as available, though it had been silent for too long.
     SilentListed { id: String, why: String },
@@ -123,7 +123,7 @@ pub fn check_history(observed: &Observed, history: &History, stale_s: u64) -> Ve
     found
 }
 
-/// A sign of life, from the last that somebody gave before something happened.
+/// A sign of life: the last one of this provider before an event.
 #[derive(Clone, Copy, Debug)]
 struct SignOfLife {
     sent_us: u64,
@@ -164,8 +164,8 @@ fn alive_set_offline(receipt: &ReceiptRow, history: &History, stale_us: u64) -> 
     None
 }
 
-/// When it was first told offline after its last sign of life, which was at `since_us`; `None` as well where
-/// it may have been set online meanwhile, so that it could be told because of an earlier time.
+/// When it was first answered "offline" after its last sign of life at `since_us`; `None` also if
+/// it may have been set online meanwhile, so that the answer may belong to an earlier time.
 fn refused_us(history: &History, id: &str, since_us: u64) -> Option<u64> {
     let toggled = |toggle: &Toggle| {
         toggle.change == Change::Online

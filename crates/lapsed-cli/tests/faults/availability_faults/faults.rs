@@ -11,7 +11,7 @@ use super::world::World;
 /// may last, and shorter.
 const SPELLS: [(u64, u64); 2] = [(4_000, 2_000), (1_500, 1_500)];
 
-/// So long a fault goes on: `LAPSED_FAULT_SECONDS`.
+/// How long a fault lasts: `LAPSED_FAULT_SECONDS`.
 pub fn duration() -> Duration {
     let seconds = std::env::var("LAPSED_FAULT_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(6))

@@ -1,4 +1,4 @@
-//! The account: what must be true of the stores, given what the load was told.
+//! The account: what must be true of the stores, given the answers that the load got.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ const DATE_RESOLUTION_MS: u64 = 1_000;
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Complaint {
-    /// An acknowledged job is nowhere, and nobody has tried to complete it.
+    /// An acknowledged job is nowhere, and no worker has tried to complete it.
     JobLost(String),
     JobCompletedTwice(String),
     /// Its completion was acknowledged, and it is still there, or was handed out again.
@@ -41,7 +41,7 @@ impl Complaint {
     }
 }
 
-/// Checks what one job's workers were told, beside where the job is: `None` if there is no such job.
+/// Compares the answers that one job's workers got with where the job is: `None` if there is no such job.
 pub fn check_job(id: &str, job: &JobRecord, state: Option<&str>) -> Option<Complaint> {
     let what = || format!("{id} ({state:?}): {job:?}");
     if job.completed.len() > 1 {

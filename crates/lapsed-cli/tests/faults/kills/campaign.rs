@@ -42,7 +42,7 @@ impl Campaign {
         }
     }
 
-    /// The account while the load goes on.
+    /// The account while the load runs.
     pub fn take(&mut self, fleet: &Fleet, after: &str) {
         self.accounts += 1;
         let mut found = self.new_receipts(fleet);
@@ -206,7 +206,7 @@ impl Campaign {
         fleet.ledger.lock().unwrap().jobs.get(id).cloned()
     }
 
-    /// The newest keys that the living owner was told to hold.
+    /// The newest keys that the live owner holds by the answers it got.
     fn registrations(&mut self, fleet: &Fleet, limit: usize) -> Vec<Complaint> {
         let ledger = fleet.ledger.lock().unwrap();
         let told: Vec<(String, u64)> =

@@ -1,4 +1,4 @@
-//! What the load was told, as it was told: the account of a campaign is checked against it.
+//! The answers that the load got, in order: the account of a campaign is checked against them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,7 +36,7 @@ pub struct GrantRecord {
     pub released_ms: Option<u64>,
 }
 
-/// Everything that the load was told.
+/// All answers that the load got.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     /// Jobs that are not known to be settled.
@@ -50,7 +50,7 @@ pub struct Ledger {
     pub owners: BTreeMap<(String, u64), OwnerRecord>,
     /// Providers beat by their name, whatever their epoch.
     pub providers: BTreeMap<String, OwnerRecord>,
-    /// The keys that the living owner of the registry was told to hold, and its incarnation.
+    /// The keys that the live owner of the registry holds by the answers it got, and its incarnation.
     pub registered: BTreeMap<String, u64>,
     /// Sessions to which a living owner is connected, and its incarnation.
     pub connected: BTreeMap<String, u64>,

@@ -74,7 +74,7 @@ impl Load {
         Load { threads: threads.collect(), shared: shared.clone() }
     }
 
-    /// Begins nothing new until it is told otherwise; those who live go on living.
+    /// Starts nothing new until it is resumed; what runs continues.
     pub fn set_calm(&self, calm: bool) {
         self.shared.calm.store(calm, Ordering::SeqCst);
     }
@@ -87,7 +87,7 @@ impl Drop for Load {
     }
 }
 
-/// An owner of one system that lives: started again when it is told that it was lost.
+/// A live owner of one system, which starts again when it gets `Lost`.
 struct LivingOwner {
     path: &'static str,
     kind: &'static str,

@@ -1,5 +1,5 @@
 //! A worker: a process of its own that takes jobs and completes them over HTTP, and prints what it does before it
-//! does it and what it was told. It is this test program, started again; it is killed and frozen for real.
+//! does it and which answers it got. It is this test program, started again; it is killed and frozen for real.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -147,7 +147,7 @@ fn work(caller: &mut Caller, name: &str, current: u64, incarnation: &AtomicU64) 
 }
 
 /// Takes jobs, and repeats that with the same key until there is a clear answer: a daemon may be killed when the jobs are
-/// this worker's already, and nobody else would know. `None` if the worker is lost.
+/// this worker's already, and no other process would know. `None` if the worker is lost.
 fn take(caller: &mut Caller, name: &str, incarnation: u64) -> Option<Vec<Value>> {
     static TAKEN: AtomicU64 = AtomicU64::new(0);
     let key = format!("{name}-{incarnation}-{}", TAKEN.fetch_add(1, Ordering::SeqCst));

@@ -76,7 +76,7 @@ impl Stores {
     }
 }
 
-/// The daemons and the workers on some stores, and what the load was told.
+/// The daemons and the workers on some stores, and the answers that the load got.
 pub struct Fleet {
     // Workers and daemons end before the servers.
     workers: Vec<Worker>,

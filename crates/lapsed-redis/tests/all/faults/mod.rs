@@ -1,7 +1,7 @@
 //! What can happen to a server, on a real one of its own each: it is killed, frozen, emptied, full,
 //! replaced by a replica that missed the last writes; its answers are lost, its permissions are taken
-//! away, its slots move. Each story ends the same way: nobody alive was reclaimed, nothing was counted
-//! twice, and it goes on by itself.
+//! away, its slots move. Each test ends the same way: no live owner was reclaimed, nothing was counted
+//! twice, and passes continue without a restart.
 
 mod crowds;
 mod refusals;

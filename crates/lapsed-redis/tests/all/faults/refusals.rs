@@ -77,7 +77,7 @@ async fn a_server_emptied_during_a_sweep_makes_nothing_up(engine: Engine) {
     living.beats().await;
 }
 
-/// A key that is not what it should be: told, and nothing half-done; once it is put right it goes on.
+/// A key of another type is reported, and nothing is half done; once it is corrected, passes continue.
 async fn something_else_under_a_key(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
     let app = world.app();
@@ -178,7 +178,7 @@ async fn a_server_out_of_memory_reclaims_nothing_by_halves_and_kills_nobody(engi
 }
 
 /// A user that may not do all of it: nothing is done by halves, the error names what is missing, and
-/// once it is granted it goes on.
+/// once it is granted, passes continue.
 async fn a_missing_permission_is_named_and_nothing_is_done_by_halves(engine: Engine) {
     let server = RedisServer::start(engine).unwrap();
     let app = App::on(&server);

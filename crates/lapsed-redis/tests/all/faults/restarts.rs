@@ -26,7 +26,7 @@ on_both_engines! {
 }
 
 /// kill -9 and a restart that finds everything on disk. Who was not declared dead before has a whole
-/// threshold to beat again, and then the sweep goes on where it was.
+/// threshold to send a heartbeat, and then the sweep continues where it was.
 async fn killed_in_the_middle_of_a_sweep_with_its_data_on_disk(engine: Engine) {
     let world = World::new(ServerOptions::new(engine).persistence(Persistence::Aof));
     let mine = keys("live", 50);
@@ -72,7 +72,7 @@ async fn killed_in_the_middle_of_a_sweep_with_its_data_on_disk(engine: Engine) {
     audit(&app, &receipts, sum.reclaimed, &dead, &held_by("live", &mine));
 }
 
-/// Nothing is left, not even the numbers. Owners are told that they are lost, start again, and no
+/// Nothing is left, not even the counters. Owners get `Lost`, start again, and no
 /// number comes a second time.
 async fn killed_with_all_its_data(engine: Engine) {
     let world = World::new(ServerOptions::new(engine));
@@ -110,7 +110,7 @@ async fn killed_with_all_its_data(engine: Engine) {
     assert!(lowest > highest, "receipt {lowest:?} comes after {highest:?}");
 }
 
-/// The primary goes on for a while after the last write that the replica saw: lives are begun, entries
+/// The primary continues for a while after the last write that the replica got: incarnations start, entries
 /// reclaimed, a term is won. Then the replica takes over, and all of that never happened.
 async fn trap_x7_a_replica_is_promoted_that_missed_the_last_writes(engine: Engine) {
     let primary = RedisServer::start(engine).unwrap();

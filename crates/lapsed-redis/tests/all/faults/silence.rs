@@ -97,7 +97,7 @@ async fn the_answer_to_a_reclaim_is_lost(engine: Engine) {
 }
 
 /// The connection broke before the request arrived. Settling it forbids it, because it might still be
-/// on its way, and would then be counted by nobody.
+/// on its way, and would then not be counted at all.
 async fn a_reclaim_that_never_arrived_is_forbidden(engine: Engine) {
     let server = RedisServer::start(engine).unwrap();
     let proxy = Proxy::start(server.port()).unwrap();

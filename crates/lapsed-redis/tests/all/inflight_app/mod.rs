@@ -231,7 +231,7 @@ impl AppFixture {
         Self::at(App::connect(server.port(), db), &url, layout())
     }
 
-    /// The same on a server that has been there for long enough: whoever beats is not overdue by the time
+    /// The same on a server that has run for long enough: an owner with heartbeats is not overdue by the time
     /// that the grace of a fresh one is over.
     pub async fn settled(server: &RedisServer) -> AppFixture {
         let beside = Self::on(server);

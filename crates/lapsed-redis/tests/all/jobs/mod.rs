@@ -89,7 +89,7 @@ impl World {
         Claim::exact(name(owner), beat.incarnation)
     }
 
-    /// All that is on the queue, in the hands of somebody who will not beat again.
+    /// Takes all jobs of the queue with a worker that sends no further heartbeat.
     pub async fn dying_worker(&self, owner: &str, limit: usize) -> (Claim, Vec<Claimed>) {
         let claim = self.start(owner).await;
         let mut taken = Vec::new();
@@ -103,7 +103,7 @@ impl World {
         (claim, taken)
     }
 
-    /// Until so many jobs of the dead are suspect.
+    /// Waits until this many jobs of dead workers are suspects.
     pub async fn suspect(&self, count: usize) {
         eventually("the end of the dying owners", async || {
             (suspects(&self.jobs).await.len() >= count.min(10_000)).then_some(())
@@ -125,7 +125,7 @@ impl World {
         Arc::new(system(&self.redis, &self.jobs))
     }
 
-    /// Completes all that is on the queue, each once; by whoever holds it.
+    /// Completes all jobs of the queue, each once, by the worker that holds it.
     pub async fn complete_all(&self) -> u64 {
         let claim = self.start("the last").await;
         let incarnation = claim.incarnation.unwrap();
@@ -159,7 +159,7 @@ impl World {
         counts
     }
 
-    /// Trap E4: whatever lapsed knows, it knows until it is told otherwise.
+    /// Trap E4: what lapsed has recorded stays until it is changed.
     pub fn no_key_expires(&self) {
         let app = self.app();
         let Reply::List(keys) = app.call(&["KEYS", "lapsed:*"]) else { panic!("no list") };
@@ -194,7 +194,7 @@ impl Ledger {
         self.0.lock().unwrap().len() as u64
     }
 
-    /// Nobody completed what somebody else had.
+    /// No worker completed a job that another worker held.
     pub fn audit(&self) {
         let ledger = self.0.lock().unwrap();
         let twice: Vec<_> = ledger.iter().filter(|(_, who)| who.len() > 1).collect();

@@ -22,7 +22,7 @@ use crate::story::{App, connect, eventually, name};
 pub const STALE: Duration = Duration::from_millis(1_000);
 pub const STALE_MS: u64 = STALE.as_millis() as u64;
 
-/// A time that nobody reaches.
+/// A time that no test reaches.
 pub const NEVER_MS: u64 = 3_600_000;
 
 pub type Decided = Vec<Result<PendingOffline, Refusal>>;
@@ -71,7 +71,7 @@ impl World {
         assert!(self.mirror.end_seed(&attempt).await.unwrap());
     }
 
-    /// Seeds with so many of them online.
+    /// Seeds the mirror with this many providers online.
     pub async fn seed_online(&self, count: usize) {
         let states: Vec<ProviderState> = (0..count).map(|n| online(&format!("m{n}"), 1)).collect();
         self.seed(&states).await;
@@ -91,7 +91,7 @@ impl World {
         self.mirror.look(&[name(who)]).await.unwrap().seen.remove(0)
     }
 
-    /// The time of somebody's heartbeat, which must be there.
+    /// The time of the heartbeat of this provider, which must exist.
     pub async fn beat_ms(&self, who: &str) -> u64 {
         match self.look(who).await.beat {
             SeenBeat::At(at_ms) => at_ms,
@@ -112,7 +112,7 @@ impl World {
         Some(page.available.into_iter().map(|one| one.id.to_string()).collect())
     }
 
-    /// Declares silent whoever of them is, in epoch 1.
+    /// Makes those of them that are silent pending offline, in epoch 1.
     pub async fn decide(&self, who: &[&str], stale_ms: u64) -> Decided {
         self.decide_in(who, 1, stale_ms).await
     }
@@ -130,8 +130,8 @@ impl World {
         .await;
     }
 
-    /// Decides again and again until somebody of them is declared silent: on a machine that stands still the
-    /// grace begins anew.
+    /// Decides repeatedly until one of them is pending offline: on a machine that stands still the
+    /// grace starts again.
     pub async fn silenced(&self, who: &str, epoch: u64) -> PendingOffline {
         eventually("somebody to be declared silent", async || {
             self.decide_in(&[who], epoch, STALE_MS).await.remove(0).ok()
@@ -147,7 +147,7 @@ impl World {
         self.app.number(&["EXISTS", key]) == 1
     }
 
-    /// The server's clock as `2026-05-25T10:00:00.123Z`, moved by so many milliseconds.
+    /// The server's clock as `2026-05-25T10:00:00.123Z`, moved by this many milliseconds.
     pub async fn iso(&self, by_ms: i64) -> String {
         let at_ms = self.mirror.now_ms().await.unwrap().saturating_add_signed(by_ms);
         // A provider's own heartbeat is written by the script: it is asked to.

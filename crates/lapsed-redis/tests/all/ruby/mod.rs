@@ -21,7 +21,7 @@ fn ruby(program: &str, server: &RedisServer, env: &[(&str, &str)]) -> Program {
     .unwrap()
 }
 
-/// Enqueues so many jobs with Sidekiq's own client; their jids.
+/// Enqueues this many jobs with Sidekiq's own client; returns their jids.
 pub fn enqueue(server: &RedisServer, count: usize) -> Vec<String> {
     let client = ruby("enqueue.rb", server, &[("COUNT", &count.to_string())]);
     (0..count).map(|_| client.line(LIMIT).unwrap()).collect()

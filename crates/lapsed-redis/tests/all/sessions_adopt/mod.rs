@@ -1,5 +1,5 @@
-//! Seed 001's chat service goes on as it is, and lapsed cleans up after it: its exact keys, written
-//! by somebody who knows nothing of lapsed, on a real Redis and a real Valkey. The traps by number.
+//! The chat service of seed 001 does not change, and lapsed cleans up after it: its exact keys, written
+//! by a client that knows nothing of lapsed, on a real Redis and a real Valkey. The traps by number.
 
 mod brake;
 mod observe;

@@ -17,7 +17,7 @@ on_both_chats! {
     another_key_under_the_index_is_said_clearly,
 }
 
-/// Whatever is in the set: what has no name here is left as it is, and hides nobody.
+/// A member of the set that is not a valid name is left as it is, and hides no other member.
 async fn members_that_are_no_names_are_left_alone(chat: Chat) {
     let app = &chat.app;
     let long = "x".repeat(600);

@@ -55,7 +55,7 @@ async fn trap_b2_a_reconnect_between_listing_and_reclaim_wins(chat: Chat) {
 }
 
 /// Pipelines are not transactions: any part of a reconnect may be all that has arrived. Whichever it
-/// is, somebody is coming back.
+/// is, a client is reconnecting.
 async fn trap_b2_each_half_of_a_reconnect_wins(chat: Chat) {
     let app = &chat.app;
     (1..=4).for_each(|n| app.orphan(&uuid(n)));

@@ -366,7 +366,7 @@ pub fn audit(
     assert_eq!(reclaimed, dead.len() as u64, "the reports count what happened");
 }
 
-/// Owner and key of what somebody holds.
+/// Owner and key of each entry that is held.
 pub fn held_by(owner: &str, keys: &[String]) -> Vec<(String, String)> {
     keys.iter().map(|key| (key.clone(), owner.to_owned())).collect()
 }
