@@ -35,10 +35,11 @@ servers: ## what tests and benchmarks run against: Redis, Valkey, PostgreSQL, cl
 peers: ## the same, and what the benchmarks compare with: job queues, etcd, ZooKeeper
 	@scripts/servers.sh --peers
 
-quick: ## the inner loop: fmt, clippy, and the tests of all crates that need neither a server nor a second
+quick: ## the inner loop: fmt, clippy, and the tests that need neither a server nor the binary: units, facade, house, corpus
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- -D warnings
-	RUST_TEST_THREADS=$(THREADS) $(CARGO) test --workspace --locked --quiet --lib
+	RUST_TEST_THREADS=$(THREADS) LAPSED_CORPUS_CHANGES=10 $(CARGO) test --workspace --locked --quiet \
+		--lib --test house --test facade --test corpus -- --skip examples:: --skip on_redis_lives
 
 test: ## every test, the simulation included; servers are installed while the tests are built
 	@scripts/servers.sh & servers=$$!; $(CARGO) test --workspace --locked --no-run; built=$$?; \
@@ -83,9 +84,11 @@ mutants: servers $(MUTANTS) ## break rules, engine and scripts one place at a ti
 		$(if $(SHARD),--shard $(SHARD)) -- --locked --lib --test all
 	scripts/lua_mutants.py $(if $(SHARD),--shard $(SHARD))
 
-lint: $(DENY) ## fmt, clippy, rustdoc, licences, sources and advisories of dependencies
+lint: $(DENY) ## fmt, clippy, each store of the library alone, rustdoc, licences, sources and advisories of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	for feature in embedded redis postgres object; do \
+		$(CARGO) check -p lapsed --no-default-features --features $$feature --locked --quiet || exit 1; done
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --workspace --no-deps --locked --quiet
 	$(DENY) --locked check bans licenses sources
 	@scripts/advisories.sh $(DENY)

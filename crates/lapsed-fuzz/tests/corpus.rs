@@ -11,7 +11,7 @@ use lapsed_fuzz::{TARGETS, target};
 /// How long one target is given at the most.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// How many changes of each input are tried.
+/// How many changes of each input are tried, unless `LAPSED_CORPUS_CHANGES` says otherwise.
 const CHANGES: usize = 400;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
@@ -27,7 +27,8 @@ fn run(name: &str) {
     assert!(!inputs.is_empty(), "{name} has no corpus");
     inputs.iter().for_each(|input| (target.read)(input));
     let (began, mut chance) = (Instant::now(), FuzzRandom::new(7));
-    for _ in 0..CHANGES {
+    let changes = std::env::var("LAPSED_CORPUS_CHANGES").ok().and_then(|n| n.parse().ok());
+    for _ in 0..changes.unwrap_or(CHANGES) {
         for input in &inputs {
             if began.elapsed() > LIMIT {
                 return;
