@@ -486,7 +486,7 @@ pub enum RemovedLease {
 /// the store knows it without reading all of them. While the brake holds (`undeclared_max` is 0)
 /// nothing is listed.
 ///
-/// A pass also forgets keys that nobody has used for as long as the store was told
+/// A pass also forgets keys that were unused for as long as the store is configured
 /// ([`LeaseRecord::idle`]): the record is deleted, without a receipt, and counted in
 /// [`keys_forgotten`](Self::keys_forgotten). No later token of such a key is smaller than an
 /// earlier one.

@@ -53,7 +53,7 @@ pub trait Store: Send + Sync {
         ttl_ms: u64,
     ) -> Result<Option<Term>>;
 
-    /// The current term by the store's clock; `None`: nobody holds it.
+    /// The current term by the store's clock; `None`: no process holds it.
     async fn term(&self, system: &SystemId) -> Result<Option<Term>>;
 
     /// Ends the term if `term` is still the current one.

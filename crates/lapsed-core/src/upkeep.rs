@@ -70,7 +70,7 @@ impl ActivitySigns {
             if let Either::Left(_) = select(&mut stop, used).await {
                 return;
             }
-            // What happens from here on is told by the next sign.
+            // Changes from here on are covered by the next sign.
             told = self.activity.uses();
             let sign = upkeep.sign_activity(&self.system);
             if !matches!(within(&*self.clock, self.timeout, sign).await, Some(Ok(()))) {

@@ -41,7 +41,7 @@ pub const HOLD: Duration = Duration::from_millis(4);
 pub struct EmbeddedLeases {
     owner_service: OwnerService,
     core: Arc<Core>,
-    /// The row at which the search for idle keys goes on.
+    /// The row at which the search for idle keys continues.
     forget_from: Mutex<Vec<u8>>,
 }
 

@@ -6,7 +6,7 @@
 //!    of lapsed's own apart, and always first, so that they cannot wait for each other in a circle;
 //! 2. changes what is to be changed;
 //! 3. looks at the whole state in a statement of its own (*conclude*), which sees all that was committed
-//!    before it began. So whoever has the higher version has seen what the lower one has seen.
+//!    before it began. So a change with the higher version has seen what one with a lower version has seen.
 //!
 //! The application writes its tables without those locks. What it toggles is noticed in the third step: the
 //! own table remembers how a provider was last seen, and one that is otherwise begins a new epoch.

@@ -1,7 +1,7 @@
 //! Receipts as rows: numbered in the order in which they become visible.
 //!
 //! The numbers of a system are handed out under the lock of its row in the settings, which is held until
-//! the transaction is over: whoever has read up to a number has missed none below it.
+//! the transaction is over: a reader that has read up to a number has missed none below it.
 
 use lapsed_core::receipt::Receipt;
 use lapsed_core::sweep::BatchId;

@@ -1,4 +1,4 @@
-//! The tables: as SQL to be read and run by whoever runs the database, or made from here.
+//! The tables: as SQL for a database administrator to read and run, or created from here.
 //!
 //! What is there already stays as it is. Nothing is ever added to an application's table; what lapsed
 //! needs besides is in tables of its own.
@@ -19,7 +19,7 @@ pub use triggers::{AVAILABILITY_CHANNEL, SETTINGS_CHANNEL};
 pub enum Triggers {
     /// No triggers: only lapsed writes to the tables, or the application announces its changes itself.
     Without,
-    /// Each change is told by NOTIFY, so that the mirror follows an application that knows nothing of it.
+    /// Each change is notified (NOTIFY), so that the mirror follows an application that knows nothing of it.
     With,
 }
 

@@ -17,7 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// Whose certificate will do. The file: what to trust instead of what the system trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Any: nobody who only listens can read it, but who is at the other end is not known.
+    /// Any certificate: an eavesdropper cannot read the connection, but the server's identity is not checked.
     Anybody,
     /// A certificate of a trusted authority, for any host name.
     Authority(Option<PathBuf>),

@@ -2,7 +2,7 @@
 //! through lapsed (*native*), which is the same layout with indexes beside it.
 //!
 //! Every decision is one script: it looks at the server's own clock and at which run of the server
-//! this is, re-checks what it was told, acts, and writes the receipt. Scripts are not undone when
+//! this is, re-checks its arguments, acts, and writes the receipt. Scripts are not undone when
 //! they fail in the middle, so each reads all that it needs before its first write.
 
 mod call_batcher;

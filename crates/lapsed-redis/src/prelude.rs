@@ -1,5 +1,5 @@
 //! Selects the functions of the preludes that a script uses. Each call of a script creates every function in
-//! its text anew, and those of all systems together would cost more than a small script itself.
+//! its text again, and those of all systems together would cost more than a small script itself.
 
 use std::collections::HashSet;
 

@@ -15,7 +15,7 @@ pub enum QueueFormat {
     Sidekiq,
     /// A plain list of payloads, pushed left and popped right.
     List,
-    /// A stream, one field `payload` an item. Only put back to: whoever reads it has a consumer
+    /// A stream, one field `payload` an item. Jobs are only put back to it: its readers have a consumer
     /// group, and registers what it reads.
     Stream,
 }

@@ -2,7 +2,7 @@
 //! writes through lapsed (*native*), or as it writes them itself (*adopt*).
 //!
 //! The same scripts serve both. What differs: in *native* a reference belongs to an incarnation and `idle`
-//! tells to the millisecond since when nobody is connected; in *adopt* a reference is a number, and
+//! says to the millisecond since when no client is connected; in *adopt* a reference is a number, and
 //! the application's own set of the disconnected is the index.
 
 mod counts;

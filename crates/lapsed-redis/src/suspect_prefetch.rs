@@ -58,7 +58,7 @@ impl SuspectPrefetch {
     }
 
     /// `None` if the request cannot be served from here. A request with a limit of the brake never can,
-    /// because the brake counts owners anew for every page.
+    /// because the brake counts owners again for every page.
     fn take(&self, clock: &dyn Clock, request: &PageRequest) -> Option<PrefetchedPage> {
         if request.undeclared_max.is_some() {
             return None;

@@ -17,7 +17,7 @@
 //! or sent twice.
 //!
 //! Each system has a tail of its own, so that a store that does not answer delays no other system.
-//! Listeners are told which systems are missing. A listener that begins without a cursor while a
+//! Listeners learn which systems are missing. A listener that begins without a cursor while a
 //! store is away has no place in that system yet. Its place is found at the store's first answer: the
 //! last receipt from before the feed began, by the store's clock, so that what others wrote
 //! meanwhile is sent too. Until then the feed has the place 0 in that system. Placing the feed

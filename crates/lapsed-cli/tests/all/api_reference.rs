@@ -1,4 +1,4 @@
-//! `docs/api.md` is what the binary says of itself in `/openapi.json`. `make api` writes it anew.
+//! `docs/api.md` agrees with the binary's `/openapi.json`. `make api` writes it again.
 
 use std::fmt::Write;
 

@@ -159,7 +159,7 @@ fn a_postgres_outage_is_reported_and_survived() {
     let daemon = world.home.serve();
     assert_eq!(daemon.available(), [a.as_str()]);
     postgres.kill().unwrap();
-    // What the mirror knows goes on being answered; what has to be true is not pretended.
+    // Reads from the mirror are still answered; writes that need the truth fail.
     let beat = daemon.do_mitras("POST", &format!("providers/{a}/heartbeat"), Value::Null);
     assert_eq!(beat.header("lapsed-source"), "mirror");
     assert_eq!(daemon.available(), [a.as_str()]);

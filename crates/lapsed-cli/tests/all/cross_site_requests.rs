@@ -31,7 +31,7 @@ fn requests_from_other_sites_change_nothing() {
         for site in ["same-origin", "none"] {
             assert_eq!(hold(&daemon, &[auth, ("sec-fetch-site", site)]).status, 200, "{site}");
         }
-        // Nobody is told that he may ask from elsewhere.
+        // No answer allows requests from another origin.
         let origin = ("origin", "https://evil.example");
         let asked = ("access-control-request-method", "PUT");
         let preflight = daemon.call("OPTIONS", BRAKE, None, &[origin, asked]);

@@ -55,7 +55,7 @@ fn every_command_on_an_existing_redis_prints_what_the_page_shows() {
 }
 
 /// Each page in a shell of its own, on a Redis and a database of its own. All servers are started first: by
-/// the time that a page comes to its own, nobody is spared any more because the server is new.
+/// the time that a page uses its server, no owner is spared because the server is new.
 fn every_command_of_the_system_pages_prints_what_they_show() {
     let postgres = PostgresServer::shared().unwrap();
     let systems = ["leases", "registry", "sessions", "inflight", "availability"];

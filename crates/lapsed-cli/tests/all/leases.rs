@@ -251,7 +251,7 @@ fn trap_d9_staged_work_follows_the_decision() {
     daemon.leases("decide", json!({ "txn": "t1", "decision": "commit" }));
     until_expired(&daemon, "a");
     assert_eq!(state("a"), json!({ "json": "by t1" }));
-    // Decided by nobody: rolled back, and a late commit learns of it.
+    // Without a decision it is rolled back, and a late commit is answered so.
     stage("b", 1_000, "t2");
     until_expired(&daemon, "b");
     assert_eq!(state("b"), Value::Null);

@@ -266,7 +266,7 @@ fn unusable_settings_are_refused_and_change_nothing() {
     is_refused(&place, &["bucket", "credentials are not accepted"]);
     place.write(&url, "http://127.0.0.1:1", good, CALM);
     is_refused(&place, &["bucket", "unavailable"]);
-    // With what is right again: nobody has written anything there.
+    // With the right settings again: nothing was written there.
     place.write(&url, &endpoint, good, CALM);
     let listed = place.run(&["lease", "list", "--json"]);
     assert_eq!((listed.code, listed.out.as_str()), (0, ""), "{listed:?}");

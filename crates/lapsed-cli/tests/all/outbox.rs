@@ -112,7 +112,7 @@ fn a_delivery_cut_off_by_a_kill_is_made_by_the_next_daemon() {
     assert_eq!(daemon.counts()["entered"], 1);
 }
 
-/// Between two tries it is given back, without a crash, and the next daemon goes on.
+/// Between two tries it is given back, without a crash, and the next daemon continues.
 fn a_stopping_daemon_gives_its_deliveries_back() {
     let hook = Receiver::open();
     let home = home(&hook, "delivery = { backoff = \"1h\", backoff_max = \"1h\" }");

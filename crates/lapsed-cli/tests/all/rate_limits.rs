@@ -64,7 +64,7 @@ fn wrong_tokens_are_throttled_and_valid_ones_are_not() {
     assert!(refused >= 50, "{refused}");
     is_throttled(guesses.iter().find(|reply| reply.status != 401).expect("one too many"));
     assert_eq!(beat(&daemon, "all-of-it").status, 200, "it was good from here before");
-    // A right guess must not be told from a wrong one while nobody listens.
+    // While guesses are not checked, a right one must look like a wrong one.
     // Many guess at a time, for as long as it takes: more than ten a second also on a busy machine.
     let asked = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn wrong_tokens_are_throttled_and_valid_ones_are_not() {
         (0..300).for_each(|n| drop(beat(&daemon, &format!("guess-{n}"))));
         // Ten a second are listened to, and one of those may be the right one: not most of them.
         let heard: Vec<u16> = unseen.iter().map(|token| beat(&daemon, token).status).collect();
-        // One that nobody can guess is good at once: the guesses of others are nobody's death.
+        // A token that cannot be guessed is accepted at once: the guesses of others must not lock it out.
         let long = beat(&daemon, LONG).status;
         asked.store(true, Relaxed);
         let refused = heard.iter().filter(|status| **status == 429).count();

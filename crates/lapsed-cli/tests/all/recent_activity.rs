@@ -89,7 +89,7 @@ fn receipts_are_searched_on_the_server() {
     daemon.get("/v1/receipts?reason=boredom").is_problem(400, "malformed");
 }
 
-/// One request looks at no more than it may, and the next goes on there: nothing is left out.
+/// One request looks at no more than it may, and the next continues there: nothing is left out.
 fn a_search_resumes_where_it_stopped() {
     let home = Home::new("1m", CALM);
     let daemon = home.serve();

@@ -205,7 +205,7 @@ fn an_interrupted_reconcile_resumes_after_its_page() {
     let config = configured(dir.path().join("data"), index);
     let id = config.systems[0].common().id.clone();
     let local = LocalBackend::open(&config).unwrap();
-    // From here on the signal is caught, whoever is first.
+    // From here on the signal is caught, in either order.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let caught = runtime.block_on(async {
         tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt()).unwrap()

@@ -107,7 +107,7 @@ fn entries_written_by_a_node_service_are_swept() {
     }
 }
 
-/// An orphan, a session that somebody is connected to, one that the index has forgotten.
+/// An orphan, a session with a connected client, and one that is missing in the index.
 fn sessions_written_by_redis_cli_are_swept() {
     for engine in Engine::ALL {
         let server = server(engine);

@@ -1,4 +1,4 @@
-//! `rediss://`: a native registry over TLS to a real server, and a certificate that nobody vouches for.
+//! `rediss://`: a native registry over TLS to a real server, and a certificate that no trusted authority signed.
 
 use crate::support::{Home, lapsed};
 use lapsed_testbed::{Engine, Port, ServerOptions};

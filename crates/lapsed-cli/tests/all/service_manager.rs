@@ -123,7 +123,7 @@ fn a_daemon_under_load_ends_within_the_grace_of_the_manifests() {
         stopped.store(true, Ordering::Relaxed);
         assert!(took.as_secs() < grace_seconds(), "it took {took:?} to end");
     });
-    // Whatever was answered is there, and nobody has to clear up.
+    // Everything that was answered is there, and no cleanup is needed.
     let daemon = home.serve();
     assert!(daemon.counts()["entered"].as_u64() >= Some(500));
 }

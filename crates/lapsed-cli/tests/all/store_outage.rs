@@ -180,7 +180,7 @@ fn receipts_and_audit_answer_for_the_systems_whose_store_answers() {
         assert!(told.err.contains("missing: registry/there"), "{told:?}");
     }
 
-    // A reader who goes on from the cursor of the outage misses nothing.
+    // A reader that continues from the cursor of the outage misses nothing.
     reclaim(&daemon, "here", "c", 2);
     let during = daemon.get(&format!("/v1/receipts?after={begun}"));
     let mut seen = keys(&begun_page(&daemon, &begun, &during.body)).len();

@@ -175,7 +175,7 @@ fn an_undeliverable_event_is_a_dead_letter_until_it_is_put_back() {
     assert_eq!(letters[0]["why"], "it answers 500");
     until_marked(&daemon, 2);
 
-    // It holds up nobody: what comes after is delivered.
+    // It delays no other delivery: what comes after is delivered.
     reclaim(&daemon, "b", 1);
     let next = receiver.next();
     assert_eq!(ids(&next), ["registry-devices-3"]);

@@ -151,7 +151,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The delay after so many crashes, in milliseconds.
+    /// The delay after this many crashes, in milliseconds.
     pub fn delay_ms(&self, crashes: u32) -> u64 {
         let doublings = crashes.saturating_sub(1).min(40);
         self.first_ms.saturating_mul(1 << doublings).min(self.max_ms)

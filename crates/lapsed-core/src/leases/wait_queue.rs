@@ -22,7 +22,7 @@ const JITTER: f64 = 0.5;
 
 type WaitQueue = Arc<tokio::sync::Mutex<()>>;
 
-/// One queue per key that somebody waits for.
+/// One queue per key that has waiting callers.
 #[derive(Default)]
 pub(super) struct WaitQueues {
     lines: Mutex<HashMap<LeaseKey, WaitQueue>>,

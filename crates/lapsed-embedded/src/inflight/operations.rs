@@ -218,7 +218,7 @@ impl Core {
 
 impl EmbeddedInflight {
     /// An empty answer without a job, if the queue is empty, so that waiting costs no disk access.
-    /// Whatever any caller was told is already in memory.
+    /// Everything that a caller was answered is already in memory.
     fn nothing_to_take(&self, claim: &Claim, queue: &Name) -> Option<Taken> {
         if !self.core.jobs.is_empty(queue) {
             return None;

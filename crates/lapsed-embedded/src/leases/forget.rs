@@ -1,4 +1,4 @@
-//! Forgetting keys that nobody uses: their rows are deleted, and no token goes back.
+//! Forgets unused keys: their rows are deleted, and no token is ever used twice.
 //!
 //! What can happen between finding a row and deleting it: the key is acquired, or another pass
 //! deletes it first. Both are jobs, and jobs are serial; the row is judged again inside the job that

@@ -40,7 +40,7 @@ async fn a_folder_serves_one_process() {
     assert!(holder.contains(&std::process::id().to_string()), "it names the holder: {holder}");
 }
 
-/// A clock that stops the store's own thread, once, until it is told to go on.
+/// A clock that stops the store's own thread, once, until it is released.
 struct StoppingClock {
     clock: Arc<dyn Clock>,
     stops: AtomicBool,

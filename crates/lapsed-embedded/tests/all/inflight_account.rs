@@ -29,7 +29,7 @@ impl Dice {
     }
 }
 
-/// What callers were told so far.
+/// The answers that callers got so far.
 #[derive(Default)]
 struct Promised {
     entered: BTreeSet<String>,

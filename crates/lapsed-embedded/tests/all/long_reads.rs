@@ -1,4 +1,4 @@
-//! A long read of receipts does not hold the thread of its caller: the runtime goes on with other work
+//! A long read of receipts does not block the thread of its caller: the runtime continues with other work
 //! meanwhile, on a single thread too.
 
 use std::sync::Arc;

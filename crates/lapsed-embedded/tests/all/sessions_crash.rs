@@ -105,7 +105,7 @@ async fn trap_b1_an_undone_batch_leaves_no_partial_write() {
     panic!("a batch of forty writes");
 }
 
-/// P7: whoever disconnected before the store was away has a whole grace after it, whatever was left
+/// P7: a client that disconnected before the store was away has a whole grace after it, whatever was left
 /// of theirs; and what was counted before is counted again.
 #[tokio::test]
 async fn after_an_absence_sessions_get_a_whole_grace() {

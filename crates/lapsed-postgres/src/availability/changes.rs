@@ -26,7 +26,7 @@ impl TableNames {
     }
 
     /// Sets online, which is a beat; a log row if it was not. Answers with the log rows, and with the rows
-    /// that are online now: none if somebody else has just made the row.
+    /// that are online now: none if another connection has just created the row.
     pub(super) fn go_online(&self) -> String {
         let TableNames { status, s_provider, s_online, s_last_online, s_beat, .. } = self;
         format!(

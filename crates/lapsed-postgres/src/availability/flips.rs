@@ -234,7 +234,7 @@ impl PostgresTruth {
         Ok(answers(flips, &judged, receipts, &mut states))
     }
 
-    /// Whether that term holds, and goes on until this is committed; where no term was ever kept here,
+    /// Whether that term holds, and still does when this is committed; where no term was ever kept here,
     /// it is the mirror's business.
     async fn holds_term(&self, call: &Call, term: u64) -> CallResult<bool> {
         let sql = format!(

@@ -20,7 +20,7 @@ use crate::schema::occupying;
 /// A table with more rows than this is counted by the planner's estimate.
 const COUNTED_MAX: u32 = 100_000;
 
-/// Nobody has been silent for longer than a century, and a time before that cannot be told.
+/// The longest silence that is reported: a century. An earlier time cannot be represented.
 const AGE_MS_MAX: u64 = 100 * 365 * 24 * 3_600_000;
 
 /// The latest time that is sent to the server; a later time means "now".
@@ -130,7 +130,7 @@ impl TableNames {
     }
 
     /// Beats of parameter 1 that were parameter 2 old at the time of parameter 3, or are when the statement
-    /// arrived if that is earlier: being on the way, or waiting for a lock, makes nobody younger.
+    /// arrived if that is earlier: time on the network or waiting for a lock makes no heartbeat younger.
     fn note_beats(&self) -> String {
         let later = |beat: &str| {
             format!("(s.{0} IS NULL OR s.{0} < {beat} - interval '1 second')", self.s_beat)
@@ -228,7 +228,7 @@ impl PostgresTruth {
         Ok(ids.iter().map(of).collect())
     }
 
-    /// One statement: a row that somebody else is changing is judged as that change leaves it.
+    /// One statement: a row that another connection is changing is judged as that change leaves it.
     pub(super) async fn clamp_future_beats(&self, ids: &[Name]) -> Result<u64> {
         let names = self.names().await?;
         let TableNames { status, s_provider, s_beat, s_touch, .. } = names;

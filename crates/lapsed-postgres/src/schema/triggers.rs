@@ -1,8 +1,8 @@
 //! Triggers that tell what an application changes by itself: who, and nothing else.
 //!
-//! They only NOTIFY: an application's transaction takes no lock more on any row, and is told of nothing.
+//! They only NOTIFY: an application's transaction takes no additional lock on any row, and notices nothing.
 //! (At their commit, transactions that notify wait for each other, as PostgreSQL has it.) Each fires only
-//! for a change that matters: a beat that is written down does not. What lapsed does itself is not told.
+//! for a change that matters: a recorded heartbeat does not. Changes that lapsed itself makes are not notified.
 
 use crate::layout::Layout;
 use crate::own_tables::OwnTables;

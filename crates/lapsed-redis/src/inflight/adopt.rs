@@ -4,7 +4,7 @@
 //! the time of the last heartbeat, so suspects come from there by bounded pages; the guard reads that
 //! time again in the step that removes a job, writes the receipt and puts it where it goes.
 //!
-//! What is not here: taking, beating, finishing. A process that comes back is told nothing, because
+//! What is not here: taking, beating, finishing. A process that comes back gets no answer, because
 //! it does not ask; its late unregistering finds nothing, and changes nothing.
 
 use std::collections::{BTreeSet, HashMap};

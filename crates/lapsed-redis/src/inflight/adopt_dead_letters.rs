@@ -71,7 +71,7 @@ impl AdoptedInflight {
         Ok(jobs)
     }
 
-    /// The records of letters, by id. `None`: somebody put it back or deleted it between the two
+    /// The records of letters, by id. `None`: it was put back or deleted between the two
     /// looks.
     async fn letter_records(
         &self,
@@ -164,7 +164,7 @@ impl AdoptedInflight {
         Ok(matches!(outcome, LetterOutcome::Done))
     }
 
-    /// Forgets letters, and the crashes of their jobs, that somebody retried or deleted in Sidekiq:
+    /// Forgets letters, and the crashes of their jobs, that were retried or deleted in Sidekiq:
     /// a part of them at the end of each pass.
     pub(super) async fn forget_settled_letters(&self) -> Result<()> {
         let after = self.compared.lock().expect(LOCK).clone();

@@ -3,7 +3,7 @@
 //!
 //! Not compared: whether a queued job is on its queue if that queue is longer than [`LONGEST`] (a list is
 //! searched from one end, and the server stands still meanwhile); and what is on a queue without a record,
-//! because whoever takes it leaves it out.
+//! because the next take skips it.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const STEP: usize = 50;
 /// The longest queue that is searched for a job.
 const QUEUE_SEARCH_MAX: usize = 1_000;
 
-/// With more incarnations than these their jobs are not counted anew.
+/// With more incarnations than these, their jobs are not counted again.
 const INCARNATIONS_MAX: usize = 20_000;
 
 /// Where a reconciliation stands: the records (`j:cursor`), what incarnations hold (`h:incarnation:id`), the

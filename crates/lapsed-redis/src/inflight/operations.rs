@@ -1,6 +1,6 @@
 //! Jobs: put on a queue, taken, registered, and their claims ended.
 //!
-//! What an incarnation holds and where a queue is are keys of their own, which a script must have been told.
+//! What an incarnation holds and each queue are Redis keys of their own, which a script must get as arguments.
 //! A call names those that it expects to need; when another one turns out to be needed the script
 //! does nothing and says which, and the call is made again.
 
@@ -110,7 +110,7 @@ impl NativeInflight {
     }
 
     /// Runs a script for the incarnation that is claimed: begun if the name was never seen, found out if
-    /// only the name was told.
+    /// only the name was given.
     pub(super) async fn with_incarnation<F: Future<Output = Result<AnswerWords>> + Send>(
         &self,
         hold: &mut ClaimProgress,

@@ -56,7 +56,7 @@ impl NativeInflight {
             };
             let took_something = some.is_kept || !some.jobs.is_empty();
             number += usize::from(took_something);
-            // Leftovers of a queue do not count: the caller wants so many jobs.
+            // Leftovers of a queue do not count: the caller wants this many jobs.
             popped += if some.is_kept { some.popped } else { some.jobs.len() };
             jobs.extend(some.jobs);
             if some.popped < want {

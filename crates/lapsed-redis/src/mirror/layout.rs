@@ -20,7 +20,7 @@ pub struct MirrorLayout {
     /// The channel on which changed settings are announced.
     pub invalidate_channel: String,
     /// Whether a key of its own tells when a provider's beat is over, for [`RedisMirror::listen`] to hear.
-    /// The server must be told to say so: `notify-keyspace-events Ex`.
+    /// The server must be configured to notify: `notify-keyspace-events Ex`.
     ///
     /// [`RedisMirror::listen`]: crate::RedisMirror::listen
     pub instant: bool,

@@ -4,7 +4,7 @@
 //! than the configuration says, or its owner has registered before its first heartbeat. What was seen is kept in
 //! the store, one record for each owner that holds something, so that a daemon and a command that runs once from a
 //! crontab judge by the same facts. The record belongs to one configuration: with another `heartbeat_key`
-//! observing begins anew.
+//! observing starts again.
 
 use lapsed_core::registry::AdoptedOwnerState;
 use lapsed_core::sweep::PassMode;

@@ -200,7 +200,7 @@ impl AdoptedRegistry {
 
     /// The brake judges by owners: those alive, and those without a heartbeat.
     pub(super) async fn count(&self, seen: &Survey) -> Result<Census> {
-        // Nobody can tell here who was there before: whoever has no heartbeat is spared.
+        // It is not known here which owners existed before: an owner without a heartbeat is spared.
         let (mut census, back_ms) = self.owners.count_since().await?;
         let mut cmd = redis::cmd("HLEN");
         cmd.arg(self.hash());

@@ -1,5 +1,5 @@
 //! Reconciling sessions with their indexes: what the migration of the original does, while traffic
-//! goes on and without a second set that is renamed over the first.
+//! continues, and without a second set that is renamed over the first.
 
 use std::collections::BTreeSet;
 
@@ -306,8 +306,8 @@ impl RedisSessions {
             .filter_map(|pair| String::from_utf8(pair[0].clone()).ok())
             .collect();
         done.examined += ids.len() as u64;
-        // A dry run has told of those that are sessions when it met them as such; and of those that
-        // are in both indexes when it met them in the first.
+        // A dry run has reported those that are sessions when it read them as sessions, and those that
+        // are in both indexes when it read them in the first.
         let reported = match (act.reclaims(), which) {
             (true, _) => "",
             (false, 0) => "achr",

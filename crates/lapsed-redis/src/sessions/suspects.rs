@@ -1,6 +1,6 @@
 //! What may be dead: references of incarnations that are over, and sessions whose grace is.
 //!
-//! Both come from an index by time. Of sessions that somebody is connected to nothing is read.
+//! Both come from an index by time. Sessions with a connected client are not read.
 
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::Reason;

@@ -131,7 +131,7 @@ impl SweepSection {
     }
 }
 
-/// Spreads the entries of a pass evenly: at most so many per second, in batches of a tenth of a second.
+/// Spreads the entries of a pass evenly: at most this many per second, in batches of a tenth of a second.
 fn limit_rate(policy: &mut Policy, per_second: u32) {
     policy.entry_delay = policy.entry_delay.max(Duration::from_secs(1) / per_second);
     policy.batch = policy.batch.min(per_second.div_ceil(10) as usize);

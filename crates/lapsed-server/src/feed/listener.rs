@@ -37,7 +37,7 @@ pub struct EventListener {
     places: Places,
     /// The systems in which it has no place yet, because their stores have not answered.
     unplaced: Vec<usize>,
-    /// How many changes of the systems that are missing it was told.
+    /// How many changes of the missing systems it was sent.
     missing_changes: u64,
     /// The number of the page that it expects next; `None` while it is behind the ring.
     at: Option<u64>,

@@ -54,7 +54,7 @@ impl Ring {
     }
 
     /// Moves the beginning of the next page in one system, without a page for what is skipped. Drops
-    /// all pages and their numbers, so that every listener is located anew.
+    /// all pages and their numbers, so that every listener is located again.
     pub fn jump(&mut self, system: usize, place: u64) {
         self.head[system] = place;
         self.first += self.pages.len() as u64 + 1;

@@ -4,7 +4,7 @@
 //! The order of the checks: size, form, header, signature, claims. Claims are not looked at before
 //! the signature was verified. The algorithm is the configured one; a token that names another is
 //! refused, so that a public key is never used as a secret. `crit` is refused, because no extension
-//! is understood. A token that is refused is told which check it failed, and never quoted.
+//! is understood. The answer to a refused token names the check that failed, and never quotes the token.
 
 mod keys;
 pub mod strict_json;

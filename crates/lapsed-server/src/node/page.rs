@@ -4,7 +4,7 @@
 //! number is enough. Pages are read from the store and never cached.
 //!
 //! If the store of one system does not answer, the page has the receipts of the others and names
-//! that system. The cursor keeps the place of a system that is missing, so that a reader who goes on
+//! that system. The cursor keeps the place of a system that is missing, so that a reader that continues
 //! when the store is back misses nothing of it.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -343,7 +343,7 @@ pub struct ReceiptPage {
     #[serde(default)]
     pub examined: u64,
     /// The systems whose receipts are not on the page, because their stores do not answer. `next`
-    /// keeps the place of these systems: nothing of them is missed by a reader who goes on from it.
+    /// keeps the place of these systems: a reader that continues from it misses nothing of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingSystem>,
 }

@@ -8,7 +8,7 @@
 //! the store came back can still time out afterwards; an outage therefore ends only when no call has
 //! failed for `SETTLED`, and a probe was answered after the last failure. And a store can answer
 //! probes while it refuses the calls that matter (a missing permission, a full disk); such an outage
-//! ends only after a minute without a failure, so that it is not reported anew with every pass.
+//! ends only after a minute without a failure, so that it is not reported again with every pass.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -363,7 +363,7 @@ impl LiveHooks for AvailabilityHooks {
         })
     }
 
-    /// Fills the mirror if it is empty. Without a daemon nobody else does, and a pass sets nobody
+    /// Fills the mirror if it is empty. Without a daemon no other process does, and a pass sets no provider
     /// offline on the basis of an empty mirror.
     fn before_pass<'a>(&'a self, live: &'a LiveSystem) -> BoxFuture<'a, ()> {
         Box::pin(async move {

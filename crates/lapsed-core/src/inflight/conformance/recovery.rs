@@ -80,7 +80,7 @@ pub async fn trap_e3_a_dead_worker_is_found_without_a_list_of_processes(f: Infli
     assert_eq!((census.owners_live, census.owners_overdue, census.population), (0, 0, 0));
 }
 
-/// Three workers die with it, and it is nobody's any more; the application's retries have no part in
+/// Three workers die with the job, and it becomes a dead letter; the application's retries have no part in
 /// it.
 pub async fn trap_e7_a_job_that_kills_its_workers_ends_as_a_dead_letter(f: InflightFixture) {
     f.enqueue(&["poison"]).await;
@@ -245,7 +245,7 @@ pub async fn a_dry_run_changes_nothing(f: InflightFixture) {
     assert_eq!(keys(&dry), keys(&real));
 }
 
-/// Three at a time: each pass says why it stopped, and the next goes on from there.
+/// Three at a time: each pass says why it stopped, and the next continues from there.
 pub async fn a_pass_that_stops_early_resumes(f: InflightFixture) {
     let ids = ["a", "b", "c", "d", "e", "f", "g", "h"];
     f.working("w", &ids).await;
@@ -363,7 +363,7 @@ pub async fn a_lost_answer_is_settled_by_batch(f: InflightFixture) {
     assert_eq!(f.sweep("s").await.reclaimed, 1);
 }
 
-/// Where the queues are out of reach: put back, given back, revived, all go where somebody delivers
+/// Where the queues are out of reach: put back, given back, revived, all go to the outbox, which is delivered
 /// them from; a job keeps the name of its queue.
 pub async fn with_an_outbox_all_returned_jobs_go_to_it(f: InflightFixture) {
     let outbox = name("outbox");
@@ -388,7 +388,7 @@ pub async fn with_an_outbox_all_returned_jobs_go_to_it(f: InflightFixture) {
     assert_eq!(f.complete(&deliverer, &job).await, Finished::Done);
 }
 
-/// `on_death = { queue = "slow" }`: what killed a worker waits where it holds nobody up. A job that chose for itself, and the
+/// `on_death = { queue = "slow" }`: a job that killed a worker waits on another queue, where it delays no other job. A job that chose for itself, and the
 /// jobs of a worker that retired, go back as usual.
 pub async fn jobs_of_dead_workers_are_moved_to_another_queue(f: InflightFixture) {
     let slow = name("slow");

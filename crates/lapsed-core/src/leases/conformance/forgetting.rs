@@ -38,7 +38,7 @@ impl LeasesFixture {
 }
 
 /// Released, cleared by a pass, cleared by a look: whatever ended the last lease, the key goes, the
-/// token does not come again, and the old holder is told.
+/// token does not come again, and the old holder gets `Lost`.
 pub async fn trap_d5_a_forgotten_key_starts_above_its_old_tokens(f: LeasesFixture) {
     let after = Duration::from_secs(1);
     let f = f.forgetting(after);

@@ -93,7 +93,7 @@ pub async fn released_leases_leave_no_suspects(f: LeasesFixture) {
 }
 
 /// The entries of the first namespace are refused in every pass and fill what a pass may do: the next
-/// pass goes on behind them.
+/// pass continues after them.
 pub async fn trap_d6_a_namespace_that_stays_full_does_not_starve_the_others(f: LeasesFixture) {
     for namespace in ["a", "b", "c"] {
         for n in 0..4 {

@@ -110,7 +110,7 @@ pub async fn trap_a4_a_dead_owner_learns_what_it_lost_and_can_register_again(f: 
     lost(f.registry.beat(&stalled).await);
 }
 
-/// Declared dead, it goes on writing: nothing of it arrives.
+/// Declared dead, the owner still writes: nothing of it is accepted.
 pub async fn trap_a5_a_dead_incarnation_cannot_write(f: RegistryFixture) {
     let dead = f.holding("i-1", &["a"]).await;
     let other = f.holding("i-2", &["b"]).await;

@@ -174,7 +174,7 @@ pub async fn a_dry_run_lists_what_a_pass_reclaims(f: RegistryFixture) {
     assert!(real.entries.iter().all(|e| e.receipt.is_some()));
 }
 
-/// Three at a time: each pass says why it stopped, and the next goes on from there.
+/// Three at a time: each pass says why it stopped, and the next continues from there.
 pub async fn a_pass_that_stops_early_resumes(f: RegistryFixture) {
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     f.holding("i-1", &keys).await;

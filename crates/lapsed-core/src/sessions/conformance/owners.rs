@@ -90,7 +90,7 @@ pub async fn trap_x4_a_death_takes_effect_at_once_and_references_go_in_batches(f
     assert_eq!((rest.released, rest.owners_ended), (2, 0), "{rest:?}");
 }
 
-/// Declared dead, it goes on as if nothing had happened: it is told what it referred to, and nothing
+/// Declared dead, the owner continues: it is answered what it referred to, and nothing
 /// of what it sends arrives (P5).
 pub async fn a_dead_owner_is_refused_and_changes_nothing(f: SessionsFixture) {
     let dead = f.connected("dead", &["a", "b"]).await;

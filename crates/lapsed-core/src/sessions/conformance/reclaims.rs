@@ -74,7 +74,7 @@ pub async fn trap_b2_a_resume_before_the_reclaim_wins(f: SessionsFixture) {
 }
 
 /// The count falls to 0 here and rises there, in either order, many times: whenever somebody is
-/// connected, the session is nowhere among those that nobody is.
+/// connected, the session is not among those without a client.
 pub async fn trap_b3_an_active_session_is_never_among_the_orphans(f: SessionsFixture) {
     let one = f.connected("one", &["s"]).await;
     let two = f.start("two").await;
@@ -217,7 +217,7 @@ pub async fn a_dry_run_lists_what_a_pass_does(f: SessionsFixture) {
     assert!(real.entries.iter().all(|e| e.receipt.is_some()));
 }
 
-/// Three at a time: each pass says why it stopped, and the next goes on from there.
+/// Three at a time: each pass says why it stopped, and the next continues from there.
 pub async fn a_pass_that_stops_early_resumes(f: SessionsFixture) {
     let ids = ["a", "b", "c", "d", "e"];
     f.connected("dead", &["r1", "r2", "r3"]).await;

@@ -107,7 +107,7 @@ fn an_absence_spares_overdue_owners_again() {
     assert_eq!(due.heads(now_ms, 1_000).overdue, 0);
 }
 
-/// The brake lets a fleet through in steps; a page goes on where the last one stopped.
+/// The brake lets a fleet through in steps; a page continues where the last one stopped.
 #[test]
 fn the_first_overdue_owners_are_those_that_the_brake_allows() {
     let Owners { mut due, slots, start_ms } = owners(6);

@@ -4,7 +4,7 @@
 //! heartbeats, without knowing of it if the answer was lost. Two things may go wrong:
 //! - The client disconnects. The work runs to its end nevertheless. Waiting is divided into short
 //!   pieces, and after each one the connection is checked; a store call is never cancelled half-way.
-//! - The store does not answer in time, and carries out the take later. The client is told 503.
+//! - The store does not answer in time, and carries out the take later. The client gets 503.
 //!
 //! In both cases this attempt is given up in the background: the store gives back what it took, unless
 //! another attempt with the same `Idempotency-Key` was answered, and refuses it if it comes to it only

@@ -156,7 +156,7 @@ async fn many(
             results.extend(some.iter().map(left));
             continue;
         }
-        // Each session is a step of its own, so that a repetition goes on where the first attempt ended.
+        // Each session is a step of its own, so that a repetition continues where the first attempt ended.
         let claim = claim.as_ref();
         let steps = some.iter().enumerate().map(async |(index, id)| {
             let request = match request.is_repeatable() {
