@@ -1,14 +1,14 @@
 -- Takes or renews the term.
 -- KEYS  the base keys
 -- ARGV  1 candidate  2 ttl_ms  3 a number that was won in another shard, or empty
--- Answers  {number, until_ms}, or {} while somebody else holds it
+-- Answers  {number, until_ms}, or {} while another process holds it
 -- O(1)
 local K = base(KEYS)
 local now = clock()
 local known = redis.call('HMGET', K.meta, 'term', 'holder', 'until')
 local until_ms = now + tonumber(ARGV[2])
 if ARGV[3] ~= '' then
-  -- Fencing in the other shards: a larger number wins, whoever held the smaller one.
+  -- Fencing in the other shards: a larger number wins over a smaller one of any process.
   if tonumber(known[1] or 0) > tonumber(ARGV[3]) then
     return {}
   end

@@ -1,6 +1,6 @@
 -- Who is there.
 -- KEYS  the base keys
--- ARGV  1 threshold_ms  2 at most so many of the overdue owners are looked at one by one
+-- ARGV  1 threshold_ms  2 how many overdue owners are examined one by one, at most
 -- Answers  {now, back, run, live, overdue, spared, died recently, held by the overdue owners,
 --           oldest deadline or '', since when the server is back, if that is less than a threshold ago,
 --           entries without an owner that were taken and became due within the last threshold, and within the last half of it}

@@ -17,7 +17,7 @@ local function due_until(at)
   return redis.call('ZCOUNT', index, '-inf', string.format('%.3f', math.max(at, 0) / 1000))
     + redis.call('ZCOUNT', index, '100000000000', whole(at))
 end
--- Only whoever was there before can have been cut off.
+-- Only an owner that existed before can have been cut off.
 if now >= back + threshold or due_until(back) == 0 then
   back = 0
 end

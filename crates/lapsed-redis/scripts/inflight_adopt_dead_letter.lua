@@ -1,5 +1,5 @@
 -- Puts a dead letter back on its queue, its crashes forgotten, or deletes it; or forgets it if Sidekiq has
--- retried, deleted or trimmed its job. Then its crashes are forgotten as well: somebody has decided.
+-- retried, deleted or trimmed its job. Then its crashes are forgotten as well, because an operator has decided.
 -- KEYS  the base keys, then: 12 dead letters  13 their ids  14 crashes  15 crashes by time
 --       16 names of queues  17 the queue  18 restored  19 Sidekiq's set of dead jobs (KEYS 1 again: not
 --       needed)

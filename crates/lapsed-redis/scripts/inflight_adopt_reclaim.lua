@@ -55,7 +55,7 @@ if act then
   end
 end
 
--- Each queue and each process is looked at once, and only if somebody needs it.
+-- Each queue and each process is read once, and only if a job needs it.
 local queue_of = {}
 for n = 1, queues do
   queue_of[ARGV[18 + n]] = { name = ARGV[18 + n], key = KEYS[21 + n], payloads = {} }

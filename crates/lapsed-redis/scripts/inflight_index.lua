@@ -1,4 +1,4 @@
--- Reconciles what lies beside the records of jobs with the records, which are the truth: what incarnations hold,
+-- Makes all that is derived from the records of jobs agree with the records: what incarnations hold,
 -- the dead letters, short queues, the counters.
 -- KEYS  the base keys, then: 12 jobs  13 dead  14 queues, then: what some incarnations hold, then some queues
 -- ARGV  1 `act` or `dry`  2 how many incarnations  3 how many queues, then their incarnations and names, then
@@ -7,7 +7,7 @@
 --       `dead` id...: dead letters should be
 --       `account` format lives_max
 -- Answers  one letter a job: i as it should be, a added to what its incarnation holds, l the same and that incarnation was
---          unknown, d added to the dead letters, p put on its queue, q not looked at (its queue is longer than
+--          unknown, d added to the dead letters, p put on its queue, q not examined (its queue is longer than
 --          `longest`), r removed, m moved meanwhile, g gone
 --          account: {in flight as counted, as it is, entered as counted, as it is}
 -- O(jobs * log held); account O(incarnations)

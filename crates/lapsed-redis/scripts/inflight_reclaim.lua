@@ -14,7 +14,7 @@
 --          not take it, L not the leader, D done before
 -- O(jobs * log held)
 --
--- Who can come in between: nobody, it is one script. All reads come before the first write, and
+-- Nothing can come in between, because it is one script. All reads come before the first write, and
 -- the first write is the receipt: what could fail (a wrong type, no permission, no memory) fails
 -- before anything has changed. A queue that is of another type is no failure: its jobs stay.
 local K = base(KEYS)

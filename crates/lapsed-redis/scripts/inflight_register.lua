@@ -1,4 +1,4 @@
--- Tracks jobs that somebody else has popped, for one incarnation.
+-- Tracks jobs that another client has popped, for one incarnation.
 -- KEYS  the ten of jobs, then: 11 what that incarnation holds
 -- ARGV  1 owner  2 incarnation, or empty for the newest  3 the incarnation of KEYS 11  4 format
 --       5... for each job: id  queue  way  crashes_max  payload

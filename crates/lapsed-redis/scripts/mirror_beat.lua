@@ -2,7 +2,7 @@
 -- dated by when they were sent, and do not replace a later one: a provider that went silent meanwhile stays silent.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 missing  6 doomed
 -- ARGV  1 and 2 what stands before and after a name in a heartbeat's key  3 the same before a name in an alive
---       key, or empty  4 stale_ms  5 what the server's clock said at most when this was sent; 0: nobody knows,
+--       key, or empty  4 stale_ms  5 what the server's clock said at most when this was sent; 0: not known,
 --       then the names
 -- Answers  one letter a name: N noted, D deactivated, O offline, S pending offline, so that only the truth can
 --          decide; nil if the mirror is not seeded

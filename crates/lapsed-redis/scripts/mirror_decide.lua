@@ -7,7 +7,7 @@
 --          S store away, U unreadable, L not the leader
 -- O(names * log doomed)
 --
--- Who can come in between: nobody, it is one script. All reads come before the first write, and the first write
+-- Nothing can come in between, because it is one script. All reads come before the first write, and the first write
 -- is what is remembered of the silent: what could fail (a wrong type, no permission, no memory) fails before
 -- anything has changed.
 local now, act, stale = clock(), ARGV[2] == 'reclaim', tonumber(ARGV[5])

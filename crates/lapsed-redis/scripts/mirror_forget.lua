@@ -1,7 +1,7 @@
--- Removes every trace of providers, each only if its version is still the one beside it.
+-- Removes every trace of providers, each only if its version is still the given one.
 -- KEYS  1 meta  2 online  3 deactivated  4 versions  5 doomed  6 doomed_at  7 missing  8 snapshot
 -- ARGV  1 and 2 what stands before and after a name in a heartbeat's key  3 and 4 the same for capacities
---       5 the same before a name in an alive key, or empty, then for each: name  version, or empty if none was told
+--       5 the same before a name in an alive key, or empty, then for each: name  version, or empty if it has none
 -- Answers  of how many there was a trace
 -- O(names)
 local known = redis.call('HMGET', KEYS[1], 'kept', 'missed')

@@ -5,7 +5,7 @@
 -- there after the last change; `losses` how often one of them was found gone; `base` the incarnation that the
 -- versions are of; `seeding:ATTEMPT` the incarnation in which that attempt began; `missed` whether any beat is
 -- missing; `turn` who makes the next snapshot, and until when; `batched` when lapsed last wrote the beats of many
--- at once, newest first; `mass` when somebody else did, how many of how many were found then; `masses` how
+-- at once, newest first; `mass` when another client did, how many of how many were found then; `masses` how
 -- often that was found.
 
 local DAY = 86400000

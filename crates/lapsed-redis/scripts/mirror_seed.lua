@@ -27,7 +27,7 @@ if known.base ~= incarnation then
   redis.call('HDEL', KEYS[1], 'missed')
   drop(KEYS)
 end
--- Attempts of other runs of the server, and those that nobody has ended within an hour, are over.
+-- Attempts of other runs of the server, and attempts that have not ended within an hour, are over.
 for field, of in pairs(known) do
   local began = string.match(field, '^seeding:(%d+)%-')
   if began and (of ~= incarnation or us - tonumber(began) > HOUR * 1000) then

@@ -11,7 +11,7 @@ local incarnation = current and read_incarnation(redis.call('HGET', K.lives, cur
 if incarnation and incarnation.ending == '-' then
   return current
 end
--- After the server was away its heartbeat may have run out with nobody to blame.
+-- After the server was away, its heartbeat may have expired although the owner is alive.
 local back = presence(K.meta, now, 0, 0, true) or now
 local left = KEYS[12] ~= KEYS[1] and redis.call('PTTL', KEYS[12]) or -2
 local deadline = good_until(now, left, tonumber(ARGV[2])) or now

@@ -1,7 +1,7 @@
 -- Starts a new incarnation of an owner.
 -- KEYS  the base keys, then: 12 heartbeat (KEYS 1 again: none is written)
 -- ARGV  1 owner  2 ttl_ms  3 `new`, or `unless_known`: only if this name has no incarnation
---       4 incarnation, or empty for the next one (other shards are told the first one's)
+--       4 incarnation, or empty for the next one (other shards get that of the first one)
 -- Answers  {incarnation, deadline_ms, now_ms, ttl_ms}, or {newest incarnation} if it was known.
 -- O(log incarnations)
 local K = base(KEYS)

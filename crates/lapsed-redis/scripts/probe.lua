@@ -2,8 +2,8 @@
 -- write: out of memory, disk full, a replica, a slot that is being moved. For owners this is an absence, so
 -- the probe calls the command of a heartbeat on the keys of a heartbeat. While a slot moves, a call that
 -- names a key that does not exist (an expired heartbeat) is refused.
--- For a process that sweeps it also notes when anybody last reached the server (`contact`), and the last time that nobody did for longer
--- than the gap (`quiet`: when that ended), by which `record_absence` tells an absence of the server from a
+-- For a process that sweeps it also records when any process last reached the server (`contact`), and the last time that none did for longer
+-- than the gap (`quiet`: when that ended), by which `record_absence` distinguishes an absence of the server from a
 -- fault of one client.
 -- KEYS  1 due  2 lives  3 names  4 a key that is never there  5 meta
 -- ARGV  1 gap_ms  2 how often to note it at most, in ms; empty: writes nothing, for a process that has only read so

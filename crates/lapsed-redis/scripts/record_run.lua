@@ -1,4 +1,4 @@
--- Stores the `run_id` of the server, so that a server that lost it (FLUSHALL) can be told from a new one.
+-- Stores the `run_id` of the server, so that a server that lost it (FLUSHALL) can be distinguished from a new one.
 -- KEYS  the base keys
 -- Answers  now_ms
 -- O(1)

@@ -5,7 +5,7 @@
 -- ARGV  1 owner  2 `act` or `dry`  3 how many of KEYS 13...  then their incarnations, then the keys to
 --       look at
 -- Answers  {'again', incarnation...} | {'start'}: that owner has no incarnation yet (see owner_adopt)
---          {incarnation, one letter a key}: i filed already, a added, r removed, m somebody else's by
+--          {incarnation, one letter a key}: i listed already, a added, r removed, m another owner's by
 --          now, g gone
 -- O(keys * log held)
 local K = base(KEYS)

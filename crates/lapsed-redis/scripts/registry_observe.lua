@@ -3,12 +3,12 @@
 -- that hold nothing any more a moment later, whoever has taken it from them.
 -- KEYS  1 meta  2 the record of observed owners  3 deaths  4... the heartbeat of each owner
 -- ARGV  1 TTL of a heartbeat in ms  2 `reclaim`, or `dry`: writes nothing  3 fingerprint of the configuration
---       4 keep the record for so many seconds after the last pass  5... the owners
+--       4 how many seconds the record is kept after the last pass  5... the owners
 -- Answers  {now_ms, when the configuration was confirmed or '', then for each owner: ms left of its heartbeat (-1:
 --           no end, -2: none), when it was first seen, until when its last known heartbeat was good (0: never seen)}
 -- O(owners * log deaths)
 --
--- Who can come in between: nobody, heartbeat and record are read and written in one step. An owner that nobody
+-- Nothing can come in between: heartbeat and record are read and written in one step. An owner that nobody
 -- has recorded is first seen now, so that it has a whole TTL from now on.
 local now = clock()
 local ttl, act = tonumber(ARGV[1]), ARGV[2] == 'reclaim'

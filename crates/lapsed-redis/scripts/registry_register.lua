@@ -64,7 +64,7 @@ if next(missing) then
   return again
 end
 
--- What the application wrote itself counts as somebody's who lives, because nobody can know.
+-- What the application wrote itself counts as a live owner's, because its state is not known.
 local ended = { ['0'] = false }
 local function has_ended(holder)
   if ended[holder] == nil then

@@ -1,4 +1,4 @@
--- Removes a session with what hangs on it, unless somebody is connected.
+-- Removes a session with all of its data, unless a client is connected.
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 session
 --       15 ref_count  16 pointers  17 pointer of its broadcaster (KEYS 1 again: none)
 --       18 references of each incarnation

@@ -30,7 +30,7 @@ for n = 2, #ARGV do
     end
   else
     local gone = to_ms(h[1] or '0')
-    -- More references than incarnations have may be those of an application that writes by itself; less is a mistake.
+    -- More references than incarnations have may be those of an application that writes its own keys; fewer are a mistake.
     local owned = idle and owned_references(refs) or 0
     if not gone then
       letter = 'u'

@@ -134,7 +134,7 @@ local function since_when(score, gone)
     return since > 0 and idle_since(since, gone) or 0
   end
   -- A reconnect or a new disconnect of the application's is several commands: whichever of them has
-  -- arrived counts. Taken out of its index, somebody is coming back; in it with a later time than its
+  -- arrived counts. If it was taken out of its index, a client is reconnecting; in it with a later time than its
   -- hash says, it is that time.
   return score and gone > 0 and math.max(gone, time_of(score) or 0) or 0
 end
@@ -234,7 +234,7 @@ local function let_go(r)
     known.deadline, ended = nil, 1
   end
   if r.code == 'F' then
-    -- References of another incarnation may have been let go in this same batch: read it anew.
+    -- References of another incarnation may have been released in this batch, so it is read again.
     local left = math.max(references(r.ref_count) - r.mine, 0)
     redis.call('HDEL', r.refs, r.inc)
     left = math.max(left, left == 0 and owned_references(r.refs) or 0)

@@ -1,4 +1,4 @@
--- One reference more (`connect`), one less (`disconnect`), or none but the grace anew (`resume`).
+-- Adds a reference (`connect`), removes one (`disconnect`), or only starts the grace again (`resume`).
 -- KEYS  the base keys, then: 12 disconnected  13 idle (KEYS 1 again: there is none)  14 session
 --       15 ref_count  16 references of each incarnation  17 what the incarnation refers to (KEYS 1 again: not known)
 -- ARGV  1 `connect`, `disconnect`, `resume`  2 id  3 owner, or empty: references without an owner

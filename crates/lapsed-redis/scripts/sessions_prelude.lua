@@ -13,7 +13,7 @@ local function decimal(text)
   return string.match(text, '^%-?%d+%.?%d*[eE]?%+?%d*$') and tonumber(text)
 end
 
--- A time that the application wrote: seconds or milliseconds, told apart by their size. Whole
+-- A time that the application wrote: seconds or milliseconds, distinguished by their size. Whole
 -- seconds may have been cut off: the end of that second counts, so that nothing is early (B8).
 local function to_ms(text)
   local n = decimal(text)

@@ -64,7 +64,7 @@ local function is_token(text)
   return string.find(text, '^[1-9]%d*$') ~= nil and #text <= 16
 end
 
--- Jobs as the scripts are told them: id, queue, no way and no limit of their own, payload.
+-- Jobs as the scripts take them: id, queue, no way and no limit of their own, payload.
 local function told(list, args, from, queue)
   for i = from, #args, 2 do
     append(list, { args[i], queue, '', '', args[i + 1] })
@@ -82,8 +82,8 @@ local function shown(id, token, tail)
   return { id, token, string.sub(tail, from), count }
 end
 
--- A script for the incarnation that is claimed, which it may have to be told: each call has its own keys, or the
--- second would file what it takes under the incarnation that the first was not told.
+-- Calls a script for the claimed incarnation, which it may have to be given: each call has its own keys, or the
+-- second would record what it takes for an incarnation that the first was not given.
 local function for_life(G, owner, inc, keys, call)
   local answer = until_told({ inc }, function(asked)
     local incarnation = asked[#asked]
@@ -189,7 +189,7 @@ of_life('register', { 6, 4 + 2 * KEYS_MAX }, 'QUEUE ID PAYLOAD... (at most ' .. 
     return tokens
   end)
 
--- What it holds, for somebody whose answer to a take was lost.
+-- What the incarnation holds, for a worker whose answer to a take was lost.
 of_life('held', { 5, 5 }, 'AFTER LIMIT', true, function(G, owner, inc, args)
   if args[4] ~= '' and not is_name(args[4]) or not is_limit(args[5]) then
     return no('INVALID', 'AFTER is an id or empty, ' .. WRONG_LIMIT)

@@ -2,7 +2,7 @@
 -- KEYS  1 the registry's hash
 -- ARGV  1 system  2 owner  3 incarnation or empty  4... keys; lookup: 1 system  2... keys
 -- Answers  one a key. register, claim: new, kept, moved, taken; unregister: 1 or 0; lookup: the
---          owner, or nil where nobody is or its owner is dead
+--          owner, or nil if there is no entry or its owner is dead
 -- O(keys * log held)
 
 local WORDS = { n = 'new', k = 'kept', m = 'moved', t = 'taken' }
@@ -71,7 +71,7 @@ local function unregister(G, owner, inc, wanted)
   return removed
 end
 
--- Ended, or past its due time: whoever asks must not be sent to the dead.
+-- Ended, or past its deadline: a lookup must not answer a dead owner.
 local function lookup(G, wanted)
   local answer = until_told({}, function(asked)
     local keys = append(G.keys({ G.anchor }), held(G, asked))
@@ -117,7 +117,7 @@ of_owner('register', function(G, owner, inc, wanted)
   return register(G, owner, inc, 'always', wanted)
 end)
 
--- The same, but what somebody else holds stays theirs.
+-- The same, but an entry that another owner holds stays with it.
 of_owner('claim', function(G, owner, inc, wanted)
   return register(G, owner, inc, 'free', wanted)
 end)

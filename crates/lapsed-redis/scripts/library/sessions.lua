@@ -13,7 +13,7 @@
 local NO_POINTER = 'this session has a broadcaster: the fourth key is what stands before its name in the '
   .. 'key of its pointer, for example `broadcaster:`'
 
--- The key of a broadcaster's pointer; nil when it cannot be told.
+-- The key of a broadcaster's pointer; nil if it is not known.
 local function pointer(G, broadcaster)
   if broadcaster == '' then
     return G.meta
@@ -21,7 +21,7 @@ local function pointer(G, broadcaster)
   return G.broadcasters and (G.broadcasters .. broadcaster)
 end
 
--- Calls a script that must be told whose session it is, by what it answers.
+-- Calls a script again with the session's broadcaster, once its answer names it.
 local function of_broadcaster(G, call)
   local answer = until_told({ '' }, function(asked)
     local before = asked[#asked]
