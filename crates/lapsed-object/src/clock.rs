@@ -3,8 +3,8 @@
 //! An answer says a whole second, and was made between sending and receiving. So each one bounds how far
 //! the store's clock is ahead of this host's monotonic one; the bounds of many answers are intersected,
 //! age with the drift that two clocks may have, and begin anew when they contradict each other: then a
-//! slack is kept for a while, because several machines may stand behind one address. Nothing is over
-//! before it is over by the earliest time that it may be, and time is granted from the latest.
+//! slack is kept for a while, because several machines may serve one address. Nothing has expired
+//! before it has by the earliest possible time, and leases are granted from the latest possible time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

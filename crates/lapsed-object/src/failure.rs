@@ -6,7 +6,7 @@ use object_store::client::{HttpError, HttpErrorKind};
 use crate::http::ServerFault;
 use crate::requests::BudgetSpent;
 
-/// The address at which clouds tell a machine its role. It is asked if nothing else gives credentials.
+/// The address of a cloud's instance metadata. It is used if there are no other credentials.
 const METADATA: &str = "169.254.169.254";
 
 /// The failure of one request, by what it means for the caller.

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a proxy and a look at a server need: one request a connection.
+//! The part of HTTP/1.1 that a proxy and a probe of a server need: one request per connection.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -34,7 +34,7 @@ const AZURE_KEY: &str =
 const AZURE_PERMISSION: &str = "sv=2021-12-02&ss=b&srt=sco&sp=rwdlac&se=2099-01-01T00%3A00%3A00Z\
     &sig=tznf%2BUguWwNe%2B7oTyobyNUc7TDthIuY2m9EdDOYdBvE%3D";
 
-/// What makes moto look at a request as one to S3; it checks no signatures.
+/// A header by which moto recognizes a request to S3; it checks no signatures.
 const MOTO_SIGNED: &str = "AWS4-HMAC-SHA256 Credential=lapsed/20260101/us-east-1/s3/aws4_request, \
     SignedHeaders=host, Signature=none";
 

@@ -32,7 +32,7 @@ pub use proxy::PostgresProxy;
 
 /// How long a server may take from its start to its first connection, recovery included.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to end by itself.
+/// How long the server may take to exit.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How long one piece of SQL may take.
 const CALL_LIMIT: Duration = Duration::from_secs(60);

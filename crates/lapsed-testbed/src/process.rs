@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{TestbedError, TestbedResult, spawner, until};
 
-/// How long a process may take to end by itself after SIGTERM.
+/// How long a process may take to exit after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A process that may or may not run. Its pid is signalled only before its end was waited for, so
@@ -43,7 +43,7 @@ impl Process {
         running(&mut self.lock()).map(|child| child.id())
     }
 
-    /// How it ended, if it ended by itself.
+    /// Its exit status, if it has ended without being killed.
     pub(crate) fn ended(&self) -> TestbedResult<Option<ExitStatus>> {
         self.lock().as_mut().map_or(Ok(None), |child| Ok(child.try_wait()?))
     }

@@ -1,5 +1,5 @@
-//! As much of the Redis protocol (RESP2, and RESP3's frames) as tests need to look at a server, and
-//! the proxy to tell one answer from the next. No pipelining, no reconnecting.
+//! The part of the Redis protocol (RESP2, and RESP3's frames) that tests need to query a server, and
+//! the proxy to separate answers. No pipelining, no reconnecting.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};

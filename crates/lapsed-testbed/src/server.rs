@@ -22,7 +22,7 @@ use crate::{SettableClock, TestbedError, TestbedResult, paths, spawner, until};
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// How long one command may take.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
-/// How long a look at a server that is just starting may take.
+/// How long one probe of a starting server may take.
 const LOOK_LIMIT: Duration = Duration::from_millis(500);
 /// How many ports are tried when another process takes one first.
 const PORTS_MAX: usize = 10;

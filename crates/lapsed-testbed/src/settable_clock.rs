@@ -1,4 +1,4 @@
-//! A server's clock that a test sets: it stands still where it was set, or runs beside the real one.
+//! A server's clock that a test sets: it stands still at that time, or runs at the speed of the real one.
 //!
 //! libfaketime, preloaded into the server, answers the server's questions for the wall clock with what a
 //! file says, and reads that file at every question. Monotonic clocks stay real, so that time limits and

@@ -1,4 +1,4 @@
-//! One operation on one key: read, clear what is over, do what was asked, write if nobody was faster.
+//! One operation on one key: read the record, clear what has expired, apply the operation, write conditionally.
 //!
 //! Clearing and doing are one write, so meeting an expired lease costs nothing more. Nothing else is
 //! changed before that write has won, but for the index entry that must be there first (D2, D3).

@@ -1,8 +1,8 @@
 //! Decisions of transactions: one object each, made by whoever is first.
 //!
-//! A marker that is over is not deleted at once but emptied, by a conditional write that also notes the
+//! An expired marker is not deleted at once but emptied, by a conditional write that also notes the
 //! receipt; empty it counts as "nothing there", and the sweep removes it. Deleting is not a conditional
-//! write on every store, and a late delete must never hit a decision that was made anew.
+//! write on every store, and a late delete must never hit a later decision.
 
 use lapsed_core::leases::rules::{ClockReading, DecisionMarker};
 use lapsed_core::leases::{Decision, DecisionInfo, Expiry, RemovedLease, Subject, WithCleared};

@@ -19,7 +19,7 @@ use super::walk::{Entry, ListedSuspect};
 use crate::names::unescape;
 use crate::system_context::{Found, index_name};
 
-/// The owner of a suspect whose entry points to something that nobody holds.
+/// The owner of a suspect whose entry points to a key without a holder.
 const NOBODY: &str = "-";
 
 /// The requests that a pass has sent so far.

@@ -1,5 +1,5 @@
 //! A walk through the index: one namespace after the other, bucket by bucket, page by page.
-//! Namespaces are listed anew each time, never cached (D10). Only buckets whose time has passed are read.
+//! Namespaces are listed each time, never cached (D10). Only buckets whose time has passed are read.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};

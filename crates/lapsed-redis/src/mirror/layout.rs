@@ -19,7 +19,7 @@ pub struct MirrorLayout {
     pub snapshot_key: String,
     /// The channel on which changed settings are announced.
     pub invalidate_channel: String,
-    /// Whether a key of its own tells when a provider's beat is over, for [`RedisMirror::listen`] to hear.
+    /// Whether a separate key expires with each provider's heartbeat, so that [`RedisMirror::listen`] is notified.
     /// The server must be configured to notify: `notify-keyspace-events Ex`.
     ///
     /// [`RedisMirror::listen`]: crate::RedisMirror::listen

@@ -1,6 +1,6 @@
 //! A registry whose keys the application writes itself.
 //!
-//! There is no index of owners here, so a pass begins with one look at everything, in bounded
+//! There is no index of owners here, so a pass begins by reading everything, in bounded
 //! pages: each distinct owner is asked for once, and what has no heartbeat is remembered as suspect.
 //! The guard is the same script as for what is written through lapsed: owner *and* heartbeat are
 //! re-checked in the step that removes the entry, and whether the owner was ever seen alive.

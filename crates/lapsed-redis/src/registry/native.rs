@@ -1,4 +1,4 @@
-//! A registry written through lapsed: the application's layout with indexes beside it.
+//! A registry that is written through lapsed: the application's layout, and indexes.
 
 use std::sync::Arc;
 use std::time::Duration;

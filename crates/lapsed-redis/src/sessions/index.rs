@@ -263,7 +263,7 @@ impl RedisSessions {
         if self.inner.tagged { format!("{{*}}:{pattern}") } else { pattern }
     }
 
-    /// The session that a key of this shard holds. Ids of another shape than names are not ours.
+    /// The session that a key of this shard holds. Ids that are not valid names are skipped.
     fn id_in(&self, shard: &Shard, key: &str) -> Option<String> {
         let template = &self.inner.layout.session_key;
         let id = match self.inner.tagged {

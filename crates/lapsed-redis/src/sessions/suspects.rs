@@ -1,4 +1,4 @@
-//! What may be dead: references of incarnations that are over, and sessions whose grace is.
+//! Suspects: references of ended incarnations, and sessions whose grace is over.
 //!
 //! Both come from an index by time. Sessions with a connected client are not read.
 
