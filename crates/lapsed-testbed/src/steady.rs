@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The most runs of one test. If the machine stands still each time, the last failure counts.
-const TELLINGS: u32 = 10;
+const RUNS_MAX: u32 = 10;
 /// The time between two readings of the clock.
 const NAP: Duration = Duration::from_millis(10);
 /// The same for the disk, which is written less often, because tests use it, too.
@@ -32,31 +32,31 @@ const DISK_LATE_MIN: Duration = Duration::from_millis(150);
 const LOST_MAX: Duration = Duration::from_millis(100);
 
 /// Runs a test, and repeats it if it fails while the machine stood still.
-pub fn steadily(mut story: impl FnMut()) {
-    for telling in 1.. {
-        let watch = Watch::begin();
-        match catch_unwind(AssertUnwindSafe(&mut story)) {
+pub fn steadily(mut test: impl FnMut()) {
+    for run in 1.. {
+        let monitor = StandstillMonitor::begin();
+        match catch_unwind(AssertUnwindSafe(&mut test)) {
             Ok(()) => return,
-            Err(failure) => watch.judge(telling, failure),
+            Err(failure) => monitor.judge(run, failure),
         }
     }
 }
 
 /// Runs an async test, and repeats it if it fails while the machine stood still.
-pub async fn steadily_async(mut story: impl AsyncFnMut()) {
-    for telling in 1.. {
-        let watch = Watch::begin();
+pub async fn steadily_async(mut test: impl AsyncFnMut()) {
+    for run in 1.. {
+        let monitor = StandstillMonitor::begin();
         let outcome = {
-            let mut told = std::pin::pin!(story());
+            let mut running = std::pin::pin!(test());
             let poll = |context: &mut std::task::Context<'_>| {
-                let step = AssertUnwindSafe(|| told.as_mut().poll(context));
+                let step = AssertUnwindSafe(|| running.as_mut().poll(context));
                 catch_unwind(step).map_or_else(|failure| Poll::Ready(Err(failure)), |p| p.map(Ok))
             };
             std::future::poll_fn(poll).await
         };
         match outcome {
             Ok(()) => return,
-            Err(failure) => watch.judge(telling, failure),
+            Err(failure) => monitor.judge(run, failure),
         }
     }
 }
@@ -64,11 +64,11 @@ pub async fn steadily_async(mut story: impl AsyncFnMut()) {
 /// Makes a test of each function: without arguments, blocking.
 #[macro_export]
 macro_rules! steady_tests {
-    ($($story:ident,)*) => {
+    ($($test:ident,)*) => {
         mod steady {
             $(#[test]
-            fn $story() {
-                $crate::steadily(super::$story);
+            fn $test() {
+                $crate::steadily(super::$test);
             })*
         }
     };
@@ -77,11 +77,11 @@ macro_rules! steady_tests {
 /// The same for async functions, on tokio with two threads.
 #[macro_export]
 macro_rules! steady_async_tests {
-    ($($story:ident,)*) => {
+    ($($test:ident,)*) => {
         mod steady {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $story() {
-                $crate::steadily_async(super::$story).await;
+            async fn $test() {
+                $crate::steadily_async(super::$test).await;
             })*
         }
     };
@@ -133,13 +133,13 @@ static CLOCK: Counts = Counts::new();
 static DISK: Counts = Counts::new();
 
 /// The time that had been lost when the test began.
-struct Watch {
+struct StandstillMonitor {
     clock: Duration,
     disk: Duration,
 }
 
-impl Watch {
-    fn begin() -> Watch {
+impl StandstillMonitor {
+    fn begin() -> StandstillMonitor {
         static BEGUN: OnceLock<()> = OnceLock::new();
         BEGUN.get_or_init(|| {
             thread::spawn(|| CLOCK.run(NAP, LATE_MIN, || {}));
@@ -148,23 +148,23 @@ impl Watch {
                 DISK.run(DISK_NAP, DISK_LATE_MIN, || write_through(file.as_mut()));
             });
         });
-        Watch { clock: CLOCK.lost(), disk: DISK.lost() }
+        StandstillMonitor { clock: CLOCK.lost(), disk: DISK.lost() }
     }
 
     /// Returns if the test should be repeated; otherwise resumes its panic.
-    fn judge(self, telling: u32, failure: Box<dyn std::any::Any + Send>) {
+    fn judge(self, run: u32, failure: Box<dyn std::any::Any + Send>) {
         CLOCK.settle();
         DISK.settle();
         let lost = (CLOCK.lost() - self.clock).max(DISK.lost() - self.disk);
-        eprintln!("failed in telling {telling}; the machine stood still for {lost:?} meanwhile");
-        if !is_to_be_told_again(telling, lost) {
+        eprintln!("failed in run {run}; the machine stood still for {lost:?} meanwhile");
+        if !should_repeat(run, lost) {
             resume_unwind(failure);
         }
     }
 }
 
-fn is_to_be_told_again(telling: u32, lost: Duration) -> bool {
-    lost > LOST_MAX && telling < TELLINGS
+fn should_repeat(run: u32, lost: Duration) -> bool {
+    lost > LOST_MAX && run < RUNS_MAX
 }
 
 /// Writes one byte to disk and syncs it. Without a file, the disk is not monitored.
@@ -176,12 +176,12 @@ fn write_through(file: Option<&mut File>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{LOST_MAX, NAP, TELLINGS, is_to_be_told_again};
+    use super::{LOST_MAX, NAP, RUNS_MAX, should_repeat};
 
     #[test]
-    fn only_a_standstill_repeats_a_story_and_only_a_limited_number_of_times() {
-        assert!(!is_to_be_told_again(1, LOST_MAX));
-        assert!(is_to_be_told_again(1, LOST_MAX + NAP));
-        assert!(!is_to_be_told_again(TELLINGS, LOST_MAX + NAP));
+    fn only_a_standstill_repeats_a_test_and_only_a_limited_number_of_times() {
+        assert!(!should_repeat(1, LOST_MAX));
+        assert!(should_repeat(1, LOST_MAX + NAP));
+        assert!(!should_repeat(RUNS_MAX, LOST_MAX + NAP));
     }
 }
