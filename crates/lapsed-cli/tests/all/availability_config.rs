@@ -103,7 +103,7 @@ fn check_prints_the_availability_plan() {
     for word in [
         "availability/mitras on store folder",
         "in this process's memory",
-        "every daemon looks every 30s",
+        "every daemon checks every 30s",
         "beats are written down every 1m; mirror and truth are compared every 5m",
         "the beacon's snapshot lasts 10s",
         "failed 3 times in a row is left alone for 1s",

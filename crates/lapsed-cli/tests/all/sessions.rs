@@ -188,7 +188,7 @@ fn an_orphan_is_explained_swept_and_restored() {
 
     assert_eq!(daemon.run(&["brake", "chat", "hold"]).code, 0);
     let status = daemon.run(&["status", "sessions/chat"]).out;
-    for word in ["sessions ", "held", "nobody was connected for 300ms"] {
+    for word in ["sessions ", "held", "no client was connected for 300ms"] {
         assert!(status.contains(word), "{word}: {status}");
     }
 }
