@@ -90,7 +90,7 @@ impl Inflight {
         let until = clock.mono() + wait;
         let limit = limit.clamp(1, JOBS_MAX);
         loop {
-            let ear = self.listen(queue);
+            let listener = self.listen(queue);
             let take = self.parts.entries.take(claim, queue, limit);
             let taken = self.calls.call("take", take).await?;
             let left = until.saturating_sub(clock.mono());

@@ -163,7 +163,7 @@ impl Worker {
             if !self.owner.is_live() {
                 return Err(self.gone());
             }
-            let ear = self.inflight.listen(queue);
+            let listener = self.inflight.listen(queue);
             match self.take(queue, 1, Duration::ZERO).await.map(|jobs| jobs.into_iter().next()) {
                 Ok(Some(job)) => {
                     let worked = self.work(&job, work(job.clone())).await?;

@@ -91,7 +91,7 @@ async fn all_jobs_of_twenty_processes_due_at_once_are_held_and_go_in_steps(besid
 
 /// Twenty processes were cut off at once. Each had sent its last heartbeat at another moment, so that every pass finds few
 /// jobs due of those that are left.
-async fn jobs_that_become_due_one_after_another_are_a_mass_death(beside: Beside) {
+async fn jobs_that_become_due_one_after_another_are_a_mass_death(beside: AppFixture) {
     let beside = slow(&beside).await;
     let at_ms = beside.app.now_ms();
     for n in 0..JOBS_IN_ALL {

@@ -466,7 +466,7 @@ async fn no_unit_of_time_is_a_moment_early(beside: AppFixture) {
 }
 
 /// In any unit: their jobs were never put back, because their deadline was years away.
-async fn heartbeats_of_the_future_count_for_one_threshold(beside: Beside) {
+async fn heartbeats_of_the_future_count_for_one_threshold(beside: AppFixture) {
     let app = &beside.app;
     beside.settle().await;
     let days_ahead_s = (app.now_ms() + 3 * 86_400_000) / 1_000;
@@ -490,7 +490,7 @@ async fn heartbeats_of_the_future_count_for_one_threshold(beside: Beside) {
     }
 }
 
-async fn ids_that_are_no_names_are_left_alone(beside: Beside) {
+async fn ids_that_are_no_names_are_left_alone(beside: AppFixture) {
     let app = &beside.app;
     for n in 0..1_500u32 {
         let id = format!("\u{1}{n}");

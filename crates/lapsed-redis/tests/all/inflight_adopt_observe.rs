@@ -7,7 +7,7 @@ use lapsed_core::sweep::{PassMode, Stopped, Sweep};
 use lapsed_redis::AdoptedInflightLayout;
 use lapsed_testbed::{Engine, RedisServer};
 
-use crate::inflight_app::{App, Beside, INDEX, layout, pass, payload, uuid};
+use crate::inflight_app::{App, AppFixture, INDEX, layout, pass, payload, uuid};
 use crate::story::{eventually, on_both_engines};
 
 on_both_engines! {
@@ -30,7 +30,7 @@ async fn beside(engine: Engine) -> (RedisServer, AppFixture) {
 }
 
 /// A heartbeat of a host whose clock is a little ahead: its job is alive for the whole test.
-fn soon(beside: &Beside) -> String {
+fn soon(beside: &AppFixture) -> String {
     (beside.app.now_ms() + 9_000).to_string()
 }
 

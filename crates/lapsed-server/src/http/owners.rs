@@ -22,7 +22,7 @@ use super::idempotency::Repeatable;
 use super::paging::{bounded, is_full, page_limit};
 use super::problem::{HttpResult, Problem};
 use super::route_rules::{keeps_requests, owner_in_body};
-use super::{App, Shared, kind_of, schemas};
+use super::{App, Shared, kind_of};
 use crate::config::units::SPAN_MAX;
 use crate::schemas;
 

@@ -147,14 +147,6 @@ impl BrakeVerdict {
             BrakeVerdict::Held { by, until_ms } => describe_held(*by, *until_ms, now_ms),
         }
     }
-
-    /// What holds the brake, if it is held.
-    pub fn held_by(&self) -> Option<HeldBy> {
-        match self {
-            BrakeVerdict::Held { by, .. } => Some(*by),
-            _ => None,
-        }
-    }
 }
 
 fn describe_held(by: HeldBy, until_ms: Option<u64>, now_ms: u64) -> String {

@@ -93,10 +93,7 @@ impl Rq {
         let has_pubsub = answers.iter().all(Option::is_some);
         let now_ms = reader.now_ms().await?;
         let records = read_records(reader, &names).await?;
-        let clients = match request.act {
-            PassMode::DryRun => read_clients(reader).await,
-            PassMode::Reclaim => None,
-        };
+        let clients = if request.act.reclaims() { None } else { read_clients(reader).await };
         self.subscribed.lock().expect(LOCK).retain(|name, _| names.contains(name));
         for ((name, record), answer) in names.into_iter().zip(&records).zip(answers) {
             let own = |one: &&Execution| one.worker.as_ref() == Some(&name);

@@ -24,7 +24,7 @@ use crate::http::owners::{self, ClaimBody, HeldQuery, claim};
 use crate::http::paging::page_limit;
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, keeps_requests, owner_in_body, slow};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 pub use shapes::{DeadLetters, JobBody, PutBackBody};
 

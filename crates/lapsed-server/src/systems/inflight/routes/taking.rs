@@ -32,7 +32,7 @@ use crate::http::idempotency::Repeatable;
 use crate::http::owners::claim;
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{keeps_requests, owner_in_body, slow};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// The longest time that a `take` may wait for the first job.
 const WAIT_MAX: Duration = Duration::from_secs(30);

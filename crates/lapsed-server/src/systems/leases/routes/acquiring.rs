@@ -29,7 +29,7 @@ use crate::http::extract::{JsonAnswer, Path};
 use crate::http::idempotency::Repeatable;
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{keeps_requests, owner_in_body, slow};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 use crate::systems::leases::metrics::{Waiting, wait_for_lease};
 
 /// The longest time that a request may wait for a lease.

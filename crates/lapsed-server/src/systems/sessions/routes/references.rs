@@ -17,7 +17,7 @@ use crate::http::idempotency::Repeatable;
 use crate::http::paging::{bounded, names};
 use crate::http::problem::{HttpResult, Problem};
 use crate::http::route_rules::{OwnerRule, for_owner, keeps_requests, owner_in_body};
-use crate::http::{Shared, schemas};
+use crate::schemas;
 
 /// How many calls of a batch run concurrently; the store commits them together.
 pub const AT_ONCE: usize = 256;
