@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::checkpoint::bring_in;
-use crate::fault::Tried;
+use crate::checkpoint::{TransactionSize, bring_in};
+use crate::fault::{Fault, Tried};
+use crate::log::encode;
 use crate::memtable::{BatchRows, Memtable};
 use crate::open_store::{Appending, OpenStore, io_fault, wait_for};
 use crate::shrink::shrink_if_mostly_free;
@@ -18,20 +19,40 @@ const ROOM_POLL: Duration = Duration::from_millis(50);
 /// batches wait for it.
 const CHECKPOINT_LAG_MAX: usize = 4;
 
+/// Key in `meta` of the number that the checksums of this store's log begin with.
+pub(crate) const LOG_ID: &[u8] = b"log_id";
+
+/// Marks the store as failed unless the checkpoint has ended well, also if it panics.
+struct FailUnlessDone(Option<Arc<OpenStore>>);
+
+impl Drop for FailUnlessDone {
+    fn drop(&mut self) {
+        if let Some(store) = &self.0 {
+            store.fail();
+        }
+    }
+}
+
 impl OpenStore {
     /// Brings everything that was found in the log into the database and empties the log, before the first batch. So
     /// nothing relies on a page of the log whose sync may have failed.
     fn prepare(&self, appending: &mut Appending) -> Tried<()> {
-        if let Some(found) = &self.view().frozen
-            && !bring_in(self, found)?
+        let found = self.view().frozen.clone();
+        if let Some(found) = found
+            && (!self.location.has_room_for(2 * found.bytes() as u64)
+                || !bring_in(self, &found, TransactionSize::WHOLE)?)
         {
-            return Err(io_fault(std::io::ErrorKind::StorageFull.into()));
+            return Err(Fault::Full);
         }
-        appending.log.files().empty_all().map_err(io_fault)?;
+        appending.log.restart().map_err(io_fault)?;
         self.location.sync_names().map_err(io_fault)?;
         // Durable before the first record, because an older version does not know the log.
         let txn = self.database().begin_write()?;
-        txn.open_table(definition(META))?.insert(&b"format"[..], &number(FORMAT)[..])?;
+        {
+            let mut meta = txn.open_table(definition(META))?;
+            meta.insert(&b"format"[..], &number(FORMAT)[..])?;
+            meta.insert(LOG_ID, &number(appending.log.id)[..])?;
+        }
         txn.commit()?;
         appending.is_ready = true;
         Ok(())
@@ -48,7 +69,11 @@ impl OpenStore {
         }
         let active = self.view().active.clone();
         let seq = active.last_seq() + 1;
-        appending.log.append(seq, &rows).map_err(io_fault)?;
+        let record = encode(appending.log.id, seq, &rows);
+        if !self.location.has_room_for(record.len() as u64) {
+            return Err(Fault::Full);
+        }
+        appending.log.append(&record).map_err(io_fault)?;
         active.apply(seq, rows);
         Ok(())
     }
@@ -61,6 +86,9 @@ impl OpenStore {
         {
             return Ok(());
         }
+        if is_running && !self.location.has_room() {
+            return Err(Fault::Full);
+        }
         wait_for(appending.checkpoint.take())?;
         let frozen = self.view().active.clone();
         let file = appending.log.switch();
@@ -71,38 +99,45 @@ impl OpenStore {
         });
         let (store, files) = (self.clone(), appending.log.files());
         let work = move || -> Tried<()> {
-            while !bring_in(&store, &frozen)? {
+            let mut guard = FailUnlessDone(Some(store.clone()));
+            while !bring_in(&store, &frozen, TransactionSize::BOUNDED)? {
                 if store.is_closing() {
+                    guard.0 = None;
                     return Ok(());
                 }
                 std::thread::sleep(ROOM_POLL);
             }
             files.empty(file).map_err(io_fault)?;
-            shrink_if_mostly_free(&store)
+            shrink_if_mostly_free(&store)?;
+            guard.0 = None;
+            Ok(())
         };
         if !threaded {
             return work();
         }
         let thread = std::thread::Builder::new().name("lapsed-checkpoint".to_owned());
-        let store = self.clone();
-        let work = move || work().inspect_err(|_| store.fail());
         appending.checkpoint = Some(thread.spawn(work).map_err(io_fault)?);
         Ok(())
     }
 
     /// Brings everything into the database, so that the log is empty. What fails here is in the log.
     pub fn finish(&self) -> Tried<()> {
+        self.begin_closing();
         let mut appending = self.appending();
         wait_for(appending.checkpoint.take())?;
-        let view = self.view();
-        if !appending.is_ready || (view.frozen.is_none() && view.active.is_empty()) {
+        let (active, frozen) = {
+            let view = self.view();
+            (view.active.clone(), view.frozen.clone())
+        };
+        if !appending.is_ready || (frozen.is_none() && active.is_empty()) {
             return Ok(());
         }
-        for rows in view.frozen.iter().chain([&view.active]) {
-            if !bring_in(self, rows)? {
+        appending.is_ready = false;
+        for rows in frozen.iter().chain([&active]) {
+            if !bring_in(self, rows, TransactionSize::BOUNDED)? {
                 return Ok(());
             }
         }
-        appending.log.files().empty_all().map_err(io_fault)
+        appending.log.restart().map_err(io_fault)
     }
 }

@@ -10,12 +10,13 @@ use std::sync::{Arc, RwLock};
 use lapsed_core::{Error, Result};
 use redb::{Builder, Database};
 
+use crate::append::LOG_ID;
 use crate::checkpoint::LOG_SEQ;
 use crate::fault::{Fault, Tried};
 use crate::location::{MakeBackend, StoreLocation};
 use crate::log::{Log, LogError};
 use crate::memtable::{BatchRows, Memtable};
-use crate::open_store::{Boxed, DiskOptions, OpenStore, io_fault};
+use crate::open_store::{Boxed, CLOSE_POLL, DiskOptions, OpenStore, io_fault};
 use crate::snapshot::{Base, Snapshot, View};
 use crate::tables::{FORMAT, FORMATS_READ, META, to_number};
 
@@ -31,11 +32,13 @@ const LOCK: &str = "no holder of this lock panics";
 impl Disk {
     pub fn open_folder(dir: &Path, options: DiskOptions) -> Result<Disk> {
         let name = format!("the embedded store in {}", dir.display());
-        let unusable = |error: std::io::Error| Error::Unavailable {
+        let failed = |what: &str, error: std::io::Error| Error::Unavailable {
             store: name.clone(),
-            what: format!("its folder cannot be used: {error}"),
+            what: format!("{what}: {error}"),
         };
-        let location = StoreLocation::folder(dir).map_err(unusable)?;
+        std::fs::create_dir_all(dir).map_err(|e| failed("its folder cannot be made", e))?;
+        let location = StoreLocation::folder(dir);
+        let location = location.map_err(|e| failed("its lock file cannot be used", e))?;
         let location = location.map_err(|holder| Error::InUse { store: name.clone(), holder })?;
         Ok(Disk { name, location: Arc::new(location), options, store: RwLock::default() })
     }
@@ -81,10 +84,10 @@ impl Disk {
         let database = Arc::new(database);
         let base = Base::of(&database).map_err(told)?;
         let empty = View { active: Arc::new(Memtable::new(0)), frozen: None, base };
-        let contained = self.contained(&Snapshot::new(Arc::new(empty)))?;
+        let (id, contained) = self.log_position(&Snapshot::new(Arc::new(empty)))?;
         let database = Arc::into_inner(database).expect("nobody reads it yet");
         let logs = self.location.logs().map_err(|e| told(io_fault(e)))?;
-        let log = Log::open(logs, contained).map_err(|error| match error {
+        let log = Log::open(logs, id, contained).map_err(|error| match error {
             LogError::Io(error) => told(io_fault(error)),
             LogError::Damaged(what) => self.corrupt(what),
         })?;
@@ -92,8 +95,9 @@ impl Disk {
         OpenStore::new(database, location, log, self.options).map_err(told)
     }
 
-    /// The last batch that the database contains. An error if its format is unknown, or if its log is missing.
-    fn contained(&self, database: &Snapshot) -> Result<u64> {
+    /// The number of the log, and the last batch of it that the database contains. An error if the format is unknown, or
+    /// if the log is missing.
+    fn log_position(&self, database: &Snapshot) -> Result<(u64, u64)> {
         let read = |key: &[u8]| -> Tried<Option<u64>> {
             let Some(meta) = database.table(META)? else { return Ok(None) };
             Ok(meta.get(key)?.and_then(|value| to_number(value.value())))
@@ -102,9 +106,11 @@ impl Disk {
         let is_new = database.table(META).map_err(told)?.is_none();
         let format = read(b"format").map_err(told)?;
         match format {
-            None if is_new => return Ok(0),
+            None if is_new => return Ok((self.options.new_log_id, 0)),
             Some(FORMAT) => {}
-            Some(format) if FORMATS_READ.contains(&format) => return Ok(0),
+            Some(format) if FORMATS_READ.contains(&format) => {
+                return Ok((self.options.new_log_id, 0));
+            }
             other => {
                 return Err(self.corrupt(format!(
                     "its format is {other:?} and this version knows 1 to {FORMAT}: use the version that wrote it"
@@ -114,7 +120,8 @@ impl Disk {
         if let Some(log) = self.location.missing_log() {
             return Err(self.corrupt(format!("its file {log} is missing")));
         }
-        Ok(read(LOG_SEQ).map_err(told)?.unwrap_or(0))
+        let id = read(LOG_ID).map_err(told)?.unwrap_or(self.options.new_log_id);
+        Ok((id, read(LOG_SEQ).map_err(told)?.unwrap_or(0)))
     }
 
     fn store(&self) -> Result<Arc<OpenStore>> {
@@ -154,7 +161,7 @@ impl Disk {
                 Ok(store) => return store.close(),
                 Err(shared) => store = shared,
             }
-            std::thread::yield_now();
+            std::thread::sleep(CLOSE_POLL);
         }
     }
 

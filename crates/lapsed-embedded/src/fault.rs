@@ -13,6 +13,8 @@ pub(crate) enum Fault {
     Said(Error),
     /// The disk failed: the whole batch is undone.
     Disk(redb::Error),
+    /// There is not enough room on the disk. Nothing was written: the whole batch is undone.
+    Full,
     /// A row cannot be read: the whole batch is undone.
     Row(String),
 }
@@ -27,6 +29,7 @@ impl Fault {
         match self {
             Fault::Said(error) => error.clone(),
             Fault::Disk(error) => disk_error(place, error),
+            Fault::Full => disk_full(place),
             Fault::Row(what) => Error::Corrupt { store: place.to_owned(), what: what.clone() },
         }
     }

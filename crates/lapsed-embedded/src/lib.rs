@@ -140,7 +140,7 @@ impl Default for Options {
 impl Options {
     fn disk(&self) -> DiskOptions {
         let Options { cache_bytes, checkpoint_bytes, .. } = *self;
-        DiskOptions { cache_bytes, checkpoint_bytes }
+        DiskOptions { cache_bytes, checkpoint_bytes, new_log_id: self.clock.random() }
     }
 }
 
@@ -436,7 +436,7 @@ impl WriterCallbacks for StoreState {
     fn undone(&self, why: Undone) {
         let reopened = match why {
             Undone::DiskFailed => self.reopen(),
-            Undone::RowUnreadable => Ok(()),
+            Undone::BatchOnly => Ok(()),
         };
         let systems = self.systems();
         let reloaded = reopened.and_then(|()| systems.iter().try_for_each(|r| r.read(&self.disk)));

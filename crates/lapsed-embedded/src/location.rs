@@ -39,9 +39,8 @@ pub(crate) enum StoreLocation {
 }
 
 impl StoreLocation {
-    /// Makes the folder if it does not exist, and takes its lock; `Err` in `Ok`: who has it.
+    /// Takes the lock of a folder; `Err` in `Ok`: who has it.
     pub fn folder(dir: &Path) -> std::io::Result<Result<StoreLocation, String>> {
-        std::fs::create_dir_all(dir)?;
         let folder =
             |lock| StoreLocation::Folder { dir: dir.to_owned(), lock: Mutex::new(Some(lock)) };
         Ok(lock(dir)?.map(folder))

@@ -11,7 +11,7 @@
 //! | 1 | [`VERSION`] of the record |
 //! | 8 | number of the batch: one more than that of the record before |
 //! | 8 | length of the content |
-//! | 8 | checksum (XXH3) of number, length and content |
+//! | 8 | checksum (XXH3) of number, length and content, seeded with the number of this log |
 //! | … | for each table: length of its name (2), name, number of rows (4), and for each row the length of its key (4), key, the length of its value plus 1, or 0 for "removed" (4), value |
 //!
 //! A record says what rows are after the batch, not what changed. Carrying it out twice changes nothing.
@@ -49,8 +49,8 @@ fn damaged<T>(what: impl Into<String>) -> Result<T, LogError> {
     Err(LogError::Damaged(what.into()))
 }
 
-fn checksum(seq: u64, content: &[u8]) -> u64 {
-    let mut hash = Xxh3::new();
+fn checksum(id: u64, seq: u64, content: &[u8]) -> u64 {
+    let mut hash = Xxh3::with_seed(id);
     hash.update(&[VERSION]);
     hash.update(&seq.to_le_bytes());
     hash.update(&(content.len() as u64).to_le_bytes());
@@ -63,8 +63,8 @@ fn put_bytes(record: &mut Vec<u8>, bytes: &[u8]) {
     record.extend_from_slice(bytes);
 }
 
-/// The record of a batch.
-fn encode(seq: u64, rows: &BatchRows) -> Vec<u8> {
+/// The record of a batch in the log `id`.
+pub(crate) fn encode(id: u64, seq: u64, rows: &BatchRows) -> Vec<u8> {
     let mut record = vec![0; HEADER];
     for (table, rows) in rows.tables() {
         record.extend_from_slice(&(table.len() as u16).to_le_bytes());
@@ -81,7 +81,7 @@ fn encode(seq: u64, rows: &BatchRows) -> Vec<u8> {
             }
         }
     }
-    let (length, sum) = ((record.len() - HEADER) as u64, checksum(seq, &record[HEADER..]));
+    let (length, sum) = ((record.len() - HEADER) as u64, checksum(id, seq, &record[HEADER..]));
     record[..4].copy_from_slice(&MAGIC);
     record[4] = VERSION;
     record[5..13].copy_from_slice(&seq.to_le_bytes());
@@ -131,7 +131,7 @@ struct Record {
 }
 
 /// The valid record that begins at `at`, if one does.
-fn record_at(bytes: &[u8], at: usize) -> Option<Record> {
+fn record_at(id: u64, bytes: &[u8], at: usize) -> Option<Record> {
     let header = bytes.get(at..at + HEADER)?;
     if header[..4] != MAGIC || header[4] != VERSION {
         return None;
@@ -140,7 +140,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<Record> {
     let length = u64::from_le_bytes(header[13..21].try_into().ok()?);
     let sum = u64::from_le_bytes(header[21..29].try_into().ok()?);
     let content = at + HEADER..(at + HEADER).checked_add(usize::try_from(length).ok()?)?;
-    (checksum(seq, bytes.get(content.clone())?) == sum).then_some(Record { seq, content })
+    (checksum(id, seq, bytes.get(content.clone())?) == sum).then_some(Record { seq, content })
 }
 
 /// What one file contains.
@@ -152,15 +152,15 @@ struct FileContent {
 }
 
 impl FileContent {
-    fn parse(bytes: Vec<u8>) -> Result<FileContent, LogError> {
+    fn parse(id: u64, bytes: Vec<u8>) -> Result<FileContent, LogError> {
         let (mut records, mut at) = (Vec::new(), 0);
-        while let Some(record) = record_at(&bytes, at) {
+        while let Some(record) = record_at(id, &bytes, at) {
             at = record.content.end;
             records.push(record);
         }
         let rest = &bytes[at..];
         let starts = rest.windows(MAGIC.len()).enumerate().filter(|(_, window)| *window == MAGIC);
-        if let Some(record) = starts.filter_map(|(i, _)| record_at(&bytes, at + i)).next() {
+        if let Some(record) = starts.filter_map(|(i, _)| record_at(id, &bytes, at + i)).next() {
             return damaged(format!(
                 "its log is damaged before batch {}: what was written there cannot be read",
                 record.seq
@@ -190,15 +190,12 @@ impl LogFiles {
         self.0[file].set_len(0)?;
         self.0[file].sync_data()
     }
-
-    pub fn empty_all(&self) -> io::Result<()> {
-        self.empty(0)?;
-        self.empty(1)
-    }
 }
 
 /// The place where the next record is written.
 pub(crate) struct Log {
+    /// Different in each store, so that the log of another one is not taken for this one's.
+    pub id: u64,
     files: Arc<LogFiles>,
     /// The file that records are appended to.
     current: usize,
@@ -221,17 +218,21 @@ impl Log {
     /// later ones are returned. The files must be emptied before anything is appended.
     pub fn open(
         files: [Box<dyn StorageBackend>; 2],
+        id: u64,
         contained: u64,
     ) -> Result<(Log, Memtable), LogError> {
-        let mut contents = [
-            FileContent::parse(read_file(&*files[0])?)?,
-            FileContent::parse(read_file(&*files[1])?)?,
-        ];
+        let parse = |file: &dyn StorageBackend| FileContent::parse(id, read_file(file)?);
+        let mut contents = [parse(&*files[0])?, parse(&*files[1])?];
         contents.sort_by_key(|content| content.first_seq().unwrap_or(u64::MAX));
         let [older, newer] = &contents;
         if older.torn && !newer.records.is_empty() {
             return damaged(
                 "the older file of its log ends in the middle of a batch, and the newer one goes on",
+            );
+        }
+        if older.torn || newer.torn {
+            tracing::warn!(
+                "the last record of the log is incomplete: a process ended while it wrote it, and nobody was answered"
             );
         }
         let rows = Memtable::new(contained);
@@ -254,17 +255,16 @@ impl Log {
             }
         }
         let files = Arc::new(LogFiles(files));
-        Ok((Log { files, current: 0, end: 0, length: 0 }, rows))
+        Ok((Log { id, files, current: 0, end: 0, length: 0 }, rows))
     }
 
     pub fn files(&self) -> Arc<LogFiles> {
         self.files.clone()
     }
 
-    /// Appends a batch and makes it durable. After an error, whether it will be found again is unknown: the store must
+    /// Appends a record and makes it durable. After an error, whether it will be found again is unknown: the store must
     /// be opened again.
-    pub fn append(&mut self, seq: u64, rows: &BatchRows) -> io::Result<()> {
-        let record = encode(seq, rows);
+    pub fn append(&mut self, record: &[u8]) -> io::Result<()> {
         let file = &self.files.0[self.current];
         let end = self.end + record.len() as u64;
         if end > self.length {
@@ -272,10 +272,17 @@ impl Log {
             file.set_len(length)?;
             self.length = length;
         }
-        file.write(self.end, &record)?;
+        file.write(self.end, record)?;
         file.sync_data()?;
         self.end = end;
         Ok(())
+    }
+
+    /// Empties both files, or creates them, and begins at their start.
+    pub fn restart(&mut self) -> io::Result<()> {
+        (self.current, self.end, self.length) = (0, 0, 0);
+        self.files.empty(0)?;
+        self.files.empty(1)
     }
 
     /// Goes on in the other file, which is empty, and returns the number of the one that was used so far.
@@ -297,6 +304,8 @@ mod tests {
     use super::*;
     use crate::memtable::KeyRange;
 
+    const ID: u64 = 7;
+
     fn file(bytes: &[u8]) -> Box<dyn StorageBackend> {
         let file = InMemoryBackend::new();
         file.set_len(bytes.len() as u64).unwrap();
@@ -314,6 +323,7 @@ mod tests {
 
     fn record(seq: u64) -> Vec<u8> {
         encode(
+            ID,
             seq,
             &batch(&[("t", "last", Some(&seq.to_string())), ("u", &format!("k{seq}"), Some("v"))]),
         )
@@ -325,7 +335,7 @@ mod tests {
 
     /// The number of the last batch that is found, or what is wrong.
     fn last(older: &[u8], newer: &[u8], contained: u64) -> Result<u64, String> {
-        match Log::open([file(older), file(newer)], contained) {
+        match Log::open([file(older), file(newer)], ID, contained) {
             Ok((_, rows)) => Ok(rows.last_seq()),
             Err(LogError::Damaged(what)) => Err(what),
             Err(LogError::Io(error)) => panic!("{error}"),
@@ -343,7 +353,7 @@ mod tests {
     fn batches_that_the_database_contains_are_skipped() {
         assert_eq!(last(&records(1..=3), &records(4..=6), 4), Ok(6));
         assert_eq!(last(&records(1..=3), &[], 9), Ok(9));
-        let (_, rows) = Log::open([file(&records(1..=6)), file(&[])], 5).unwrap();
+        let (_, rows) = Log::open([file(&records(1..=6)), file(&[])], ID, 5).unwrap();
         let all = KeyRange {
             from: std::ops::Bound::Unbounded,
             to: std::ops::Bound::Unbounded,
@@ -386,6 +396,15 @@ mod tests {
     }
 
     #[test]
+    fn the_log_of_another_store_is_not_read() {
+        let (log, _) = (records(1..=3), ());
+        let Ok((_, rows)) = Log::open([file(&log), file(&[])], ID + 1, 0) else {
+            panic!("refused")
+        };
+        assert!(rows.is_empty());
+    }
+
+    #[test]
     fn a_missing_batch_is_refused() {
         for (older, newer) in [(records(1..=2), records(4..=5)), (records(2..=3), Vec::new())] {
             let refused = last(&older, &newer, 0);
@@ -410,13 +429,13 @@ mod tests {
     #[test]
     fn what_is_appended_is_found_again() {
         let (files, opened) = (InMemoryBackend::new(), InMemoryBackend::new());
-        let (mut log, rows) = Log::open([Box::new(files), Box::new(opened)], 0).unwrap();
+        let (mut log, rows) = Log::open([Box::new(files), Box::new(opened)], ID, 0).unwrap();
         assert!(rows.is_empty());
         for seq in 1..=3 {
-            log.append(seq, &batch(&[("t", "k", Some(&seq.to_string()))])).unwrap();
+            log.append(&encode(ID, seq, &batch(&[("t", "k", Some(&seq.to_string()))]))).unwrap();
         }
         assert_eq!(log.switch(), 0);
-        log.append(4, &batch(&[("t", "k", None)])).unwrap();
+        log.append(&encode(ID, 4, &batch(&[("t", "k", None)]))).unwrap();
         let contents: Vec<Vec<u8>> =
             log.files.0.iter().map(|file| read_file(&**file).unwrap()).collect();
         assert_eq!(last(&contents[0], &contents[1], 0), Ok(4));
@@ -437,8 +456,8 @@ mod tests {
                 let table: Arc<str> = Arc::from(format!("table-{table}"));
                 written.set(&table, key, value.as_deref().map(Arc::from));
             }
-            let bytes = encode(7, &written);
-            let found = record_at(&bytes, 0).unwrap();
+            let bytes = encode(ID, 7, &written);
+            let found = record_at(ID, &bytes, 0).unwrap();
             prop_assert_eq!(found.seq, 7);
             let read = Content(&bytes[found.content]).rows().unwrap();
             prop_assert!(read.tables().eq(written.tables()));
@@ -446,7 +465,7 @@ mod tests {
 
         #[test]
         fn garbage_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = FileContent::parse(bytes.clone()).map(|content| content.records.len());
+            let _ = FileContent::parse(ID, bytes.clone()).map(|content| content.records.len());
             let _ = Content(&bytes).rows();
         }
     }

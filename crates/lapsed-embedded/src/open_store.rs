@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use redb::{Database, StorageBackend};
 
@@ -15,6 +16,9 @@ use crate::snapshot::{Base, Snapshot, View};
 
 const LOCK: &str = "no holder of this lock panics";
 
+/// How often it is looked whether the last reader is done, when the files are closed.
+pub(crate) const CLOSE_POLL: Duration = Duration::from_millis(1);
+
 pub(crate) struct OpenStore {
     database: RwLock<Arc<Database>>,
     pub location: Arc<StoreLocation>,
@@ -24,8 +28,7 @@ pub(crate) struct OpenStore {
     /// Whether a checkpoint has failed. The database refuses everything after that.
     failed: AtomicBool,
     pub options: DiskOptions,
-    /// How many bytes of rows checkpoints have removed since they last looked how much of the file is free. It begins
-    /// with more than any file has, because nobody has looked yet.
+    /// How many bytes of rows checkpoints have removed since they last looked how much of the file is free.
     pub removed_bytes: AtomicU64,
 }
 
@@ -43,6 +46,8 @@ pub(crate) struct DiskOptions {
     pub cache_bytes: usize,
     /// How much waits in the log, and in memory, before a checkpoint.
     pub checkpoint_bytes: usize,
+    /// The number of the log, if the store has none yet.
+    pub new_log_id: u64,
 }
 
 impl OpenStore {
@@ -65,7 +70,7 @@ impl OpenStore {
             closing: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             options,
-            removed_bytes: AtomicU64::new(u64::MAX),
+            removed_bytes: AtomicU64::new(0),
         })
     }
 
@@ -122,9 +127,14 @@ impl OpenStore {
         self.view().active.bytes() >= self.options.checkpoint_bytes
     }
 
-    /// Ends the checkpoint that is under way, at its next step, and returns how it ended.
-    pub fn stop(&self) -> Tried<()> {
+    /// Lets a checkpoint that waits for room, or makes the file smaller, give up.
+    pub fn begin_closing(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// Waits for the checkpoint that is under way, and returns how it ended.
+    pub fn stop(&self) -> Tried<()> {
+        self.begin_closing();
         let running = self.appending().checkpoint.take();
         wait_for(running)
     }
@@ -135,7 +145,9 @@ impl OpenStore {
         let mut database = Some(self.database.into_inner().expect(LOCK));
         while let Some(shared) = database.take() {
             database = Arc::try_unwrap(shared).err();
-            std::thread::yield_now();
+            if database.is_some() {
+                std::thread::sleep(CLOSE_POLL);
+            }
         }
     }
 }

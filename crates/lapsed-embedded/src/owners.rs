@@ -42,6 +42,8 @@ pub(crate) struct OwnerTable {
     waived_until_ms: AtomicU64,
     /// The incarnation whose deadline is the next to be written to disk.
     mirror_from: AtomicU64,
+    /// No receipt has a lower number. Pruning begins to read here, and not where receipts were removed long ago.
+    receipts_from: Arc<AtomicU64>,
 }
 
 /// The incarnation that a claim refers to.
@@ -82,6 +84,7 @@ impl OwnerTable {
             guard: inner.guard.clone(),
             waived_until_ms: AtomicU64::new(0),
             mirror_from: AtomicU64::new(0),
+            receipts_from: Arc::default(),
             id,
         }
     }

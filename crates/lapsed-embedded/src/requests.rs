@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fault::{Fault, Tried};
-use crate::tables::{Tables, number};
+use crate::tables::{Tables, number, pair, split_pair, to_number};
 use crate::tx::Tx;
 
 /// How many old requests are forgotten when one is kept.
@@ -157,43 +157,50 @@ impl Requests<'_> {
         answer: &T,
     ) -> Tried<()> {
         let row = RequestRow { at_ms: self.now_ms, fingerprint: fingerprint.to_owned(), answer };
-        let count = self.count(tx)? + 1;
+        let kept = self.kept_range(tx)?;
         tx.put(&self.tables.requests, key.as_bytes(), &serde_json::to_vec(&row)?)?;
         tx.put(&self.tables.requests_at, &at_key(self.now_ms, key.as_bytes()), &[])?;
-        self.forget_old(tx, count)
+        let oldest_ms = kept.oldest_ms.min(self.now_ms);
+        self.forget_old(tx, KeptRange { count: kept.count + 1, oldest_ms })
     }
 
     fn remove(&self, tx: &mut Tx, key: &str) -> Tried<()> {
-        let count = self.count(tx)?;
+        let kept = self.kept_range(tx)?;
         let Some(row) = tx.take(&self.tables.requests, key.as_bytes())? else { return Ok(()) };
         let row: RequestRow<Value> = serde_json::from_slice(&row)?;
         tx.remove(&self.tables.requests_at, &at_key(row.at_ms, key.as_bytes()))?;
-        self.set_count(tx, count.saturating_sub(1))
+        self.set_kept_range(tx, KeptRange { count: kept.count.saturating_sub(1), ..kept })
     }
 
-    /// How many requests are kept. A folder of an older version has no such number: they are counted once.
-    fn count(&self, tx: &mut Tx) -> Tried<u64> {
-        let count = tx.meta_get(&self.tables.requests_count)?;
-        if let Some(count) = count.and_then(|bytes| crate::tables::to_number(&bytes)) {
-            return Ok(count);
+    /// What is known of the rows without reading them. A folder of an older version has no such row: they are counted
+    /// once.
+    fn kept_range(&self, tx: &mut Tx) -> Tried<KeptRange> {
+        let row = tx.meta_get(&self.tables.requests_count)?;
+        if let Some((count, oldest_ms)) = row.and_then(|row| split_pair(&row)) {
+            return Ok(KeptRange { count, oldest_ms });
         }
         let rows = tx.range::<&[u8]>(&self.tables.requests_at, ..)?;
-        rows.map(|row| row.map(|_| 1)).sum()
+        let count = rows.map(|row| row.map(|_| 1)).sum::<Tried<u64>>()?;
+        Ok(KeptRange { count, oldest_ms: 0 })
     }
 
-    fn set_count(&self, tx: &mut Tx, count: u64) -> Tried<()> {
-        tx.meta_put(&self.tables.requests_count, &number(count))
+    fn set_kept_range(&self, tx: &mut Tx, kept: KeptRange) -> Tried<()> {
+        tx.meta_put(&self.tables.requests_count, &pair(kept.count, kept.oldest_ms))
     }
 
     /// Forgets some requests that are too old or too many, the oldest first.
-    fn forget_old(&self, tx: &mut Tx, count: u64) -> Tried<()> {
-        let over = usize::try_from(count.saturating_sub(REQUESTS_MAX)).unwrap_or(FORGET_MAX);
+    fn forget_old(&self, tx: &mut Tx, mut kept: KeptRange) -> Tried<()> {
+        let over = kept.count.saturating_sub(REQUESTS_MAX);
+        let over = usize::try_from(over).unwrap_or(FORGET_MAX).min(FORGET_MAX);
         let mut old: Vec<Vec<u8>> = Vec::new();
-        for row in tx.range::<&[u8]>(&self.tables.requests_at, ..)?.take(FORGET_MAX) {
+        let from = number(kept.oldest_ms);
+        for row in tx.range(&self.tables.requests_at, &from[..]..)?.take(FORGET_MAX + 1) {
             let key = row?.0.value().to_vec();
-            let at_ms = crate::tables::to_number(&key)
-                .ok_or_else(|| Fault::row("a key of `requests_at` has no time"))?;
-            if old.len() >= over && self.now_ms.saturating_sub(at_ms) < REQUEST_AGE_MS {
+            let at_ms =
+                to_number(&key).ok_or_else(|| Fault::row("a key of `requests_at` has no time"))?;
+            kept.oldest_ms = at_ms;
+            let stays = old.len() >= over && self.now_ms.saturating_sub(at_ms) < REQUEST_AGE_MS;
+            if stays || old.len() == FORGET_MAX {
                 break;
             }
             old.push(key);
@@ -202,8 +209,16 @@ impl Requests<'_> {
             tx.remove(&self.tables.requests, &key[8..])?;
             tx.remove(&self.tables.requests_at, key)?;
         }
-        self.set_count(tx, count - old.len() as u64)
+        kept.count = kept.count.saturating_sub(old.len() as u64);
+        self.set_kept_range(tx, kept)
     }
+}
+
+/// What is known of the kept requests without reading them.
+struct KeptRange {
+    count: u64,
+    /// No request is older. Reading begins here, and not where rows were removed long ago.
+    oldest_ms: u64,
 }
 
 /// The key of `S/requests` under which an attempt is noted as given up. No request has such a key.

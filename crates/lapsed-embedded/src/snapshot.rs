@@ -37,8 +37,7 @@ impl Base {
 
     /// A table; `None` if it was never written to.
     fn table(&self, name: &str) -> Tried<Option<Arc<DatabaseTable>>> {
-        let mut tables = self.tables.lock().expect(LOCK);
-        if let Some(table) = tables.get(name) {
+        if let Some(table) = self.tables.lock().expect(LOCK).get(name) {
             return Ok(table.clone());
         }
         let table = match self.txn.open_table(definition(name)) {
@@ -46,7 +45,7 @@ impl Base {
             Err(TableError::TableDoesNotExist(_)) => None,
             Err(error) => return Err(error.into()),
         };
-        tables.insert(Arc::from(name), table.clone());
+        self.tables.lock().expect(LOCK).insert(Arc::from(name), table.clone());
         Ok(table)
     }
 }
@@ -221,7 +220,7 @@ type BaseRow = (AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>);
 
 /// Rows in order of their keys, from all layers.
 pub(crate) struct Range<'b> {
-    /// The newest first.
+    /// In the order of their age: what the first says of a row holds.
     layers: Vec<Layer<'b>>,
     /// The rows of the database, and what keeps them readable.
     base: Option<(redb::Range<'static, Bytes, Bytes>, Arc<Base>)>,

@@ -20,7 +20,7 @@
 //! | `S/log` | log number | one flip between online and offline as JSON; pruned like receipts |
 //! | `S/log_of` | provider, 0, log number | empty: the log rows of each provider |
 //! | `S/requests` | key of a request, or `!` and an attempt that was given up | time, fingerprint and answer as JSON; ten minutes and 100,000 rows at most |
-//! | `S/requests_at` | time, key of `S/requests` | empty: the requests by age; their number is `requests_count/S` in `meta` |
+//! | `S/requests_at` | time, key of `S/requests` | empty: the requests by age; `requests_count/S` in `meta` has their number and a time before which there is none |
 //! | `S/notes` | book, 0, number | one note (`notes::Note`) as JSON; the newest are kept |
 //!
 //! A job is one row that moves between `S/queued`, `S/held` and `S/dead`, so that it is always in

@@ -88,8 +88,8 @@ pub(crate) type Chore<'a> = Box<dyn FnOnce(&mut Tx) -> Tried<()> + Send + 'a>;
 pub(crate) enum Undone {
     /// The database refuses everything from now on and must be opened again.
     DiskFailed,
-    /// The database works, but a row could not be read.
-    RowUnreadable,
+    /// The database works: a row could not be read, or the disk is full.
+    BatchOnly,
 }
 
 /// Callbacks from the writer to its store.
@@ -297,7 +297,7 @@ fn commit(
     let told = |fault: Fault| {
         let why = match fault {
             Fault::Disk(_) => Undone::DiskFailed,
-            Fault::Row(_) | Fault::Said(_) => Undone::RowUnreadable,
+            Fault::Full | Fault::Row(_) | Fault::Said(_) => Undone::BatchOnly,
         };
         (fault.told(&disk.name), Some(why))
     };
@@ -350,7 +350,8 @@ mod tests {
         let bytes = |_| -> Box<dyn redb::StorageBackend> {
             Box::new(redb::backends::InMemoryBackend::new())
         };
-        let options = DiskOptions { cache_bytes: 1 << 20, checkpoint_bytes: 1 << 20 };
+        let options =
+            DiskOptions { cache_bytes: 1 << 20, checkpoint_bytes: 1 << 20, new_log_id: 1 };
         let disk = Disk::in_memory(Box::new(bytes), options);
         disk.open(|_| Ok(())).unwrap();
         let callbacks: Arc<dyn WriterCallbacks> = Arc::new(NoCallbacks);

@@ -48,7 +48,7 @@ impl Default for JobTotals {
 pub(crate) struct JobChanges {
     pub jobs: Changes<JobLocation>,
     pub account: Option<JobTotals>,
-    /// The first and the last position of a queue, or positions beyond them.
+    /// No job of the queue lies before the first or behind the second of these positions.
     pub ends: HashMap<Name, (u64, u64), RandomState>,
     /// How many jobs have arrived on each queue.
     pub arrived: HashMap<Name, usize, RandomState>,
@@ -58,6 +58,9 @@ pub(crate) struct JobChanges {
 struct Totals {
     account: JobTotals,
     queues: BTreeMap<Name, u64>,
+    /// No job of a queue lies before the first or behind the second of these positions. So taking a job does not begin
+    /// to read where jobs were removed long ago.
+    ends: HashMap<Name, (u64, u64), RandomState>,
     queued: u64,
     in_flight: u64,
     dead: u64,
@@ -74,10 +77,17 @@ impl Totals {
                     Some(length) if *length > 1 => *length -= 1,
                     _ => {
                         self.queues.remove(queue);
+                        self.ends.remove(queue);
                     }
                 }
             }
         }
+    }
+
+    /// Makes the ends of a queue include a position.
+    fn reach(&mut self, queue: &Name, place: u64) {
+        let ends = self.ends.entry(queue.clone()).or_insert((place, place));
+        *ends = (ends.0.min(place), ends.1.max(place));
     }
 
     fn arrive(&mut self, place: &JobLocation) {
@@ -120,6 +130,11 @@ impl JobIndex {
 
     pub fn account(&self) -> JobTotals {
         self.totals().account
+    }
+
+    /// Between which positions the jobs of a queue lie; `None`: it is empty.
+    pub fn ends(&self, queue: &Name) -> Option<(u64, u64)> {
+        self.totals().ends.get(queue).copied()
     }
 
     pub fn in_flight(&self) -> u64 {
@@ -172,6 +187,11 @@ impl JobIndex {
                     totals.leave(&before);
                 }
             }
+            for (queue, ends) in changes.ends {
+                if totals.queues.contains_key(&queue) {
+                    totals.ends.insert(queue, ends);
+                }
+            }
             totals.account = changes.account.unwrap_or(totals.account);
         }
         for (queue, count) in changes.arrived {
@@ -190,7 +210,12 @@ impl JobIndex {
     /// may have become durable with the batch that failed.
     pub fn replace(&self, all: HashMap<Name, JobLocation, RandomState>, account: JobTotals) {
         let mut totals = Totals { account, ..Totals::default() };
-        all.values().for_each(|place| totals.arrive(place));
+        for place in all.values() {
+            totals.arrive(place);
+            if let JobLocation::Queued { queue, place } = place {
+                totals.reach(queue, *place);
+            }
+        }
         {
             let mut now = self.totals();
             self.jobs.replace(all.into_iter());

@@ -57,7 +57,7 @@ impl Core {
         id: &Name,
         body: Body<'_>,
     ) -> Tried<()> {
-        let place = self.next_place(tx, queue, end)?;
+        let place = self.next_place(tx, queue, end);
         let key = queued_key(queue.as_str(), place);
         tx.put(&self.tables.queued, &key, &body.marked(id.as_str().as_bytes()))?;
         self.is_now(tx, id, Some(JobLocation::Queued { queue: queue.clone(), place }));
@@ -66,41 +66,44 @@ impl Core {
     }
 
     /// The next position at that end. Jobs taken meanwhile leave a gap, which does no harm.
-    fn next_place(&self, tx: &mut Tx, queue: &Name, end: QueueEnd) -> Tried<u64> {
-        let known = tx.jobs(&self.tables.held).ends.get(queue).copied();
-        let ends = match known {
-            Some(ends) => Some(ends),
-            None => self.ends_of(tx, queue)?,
-        };
-        let (place, ends) = match (ends, end) {
+    fn next_place(&self, tx: &mut Tx, queue: &Name, end: QueueEnd) -> u64 {
+        let (place, ends) = match (self.ends(tx, queue), end) {
             (None, _) => (MIDDLE, (MIDDLE, MIDDLE)),
             (Some((first, last)), QueueEnd::Front) => (first - 1, (first - 1, last)),
             (Some((first, last)), QueueEnd::Back) => (last + 1, (first, last + 1)),
         };
         tx.jobs(&self.tables.held).ends.insert(queue.clone(), ends);
-        Ok(place)
+        place
     }
 
-    fn ends_of(&self, tx: &mut Tx, queue: &Name) -> Tried<Option<(u64, u64)>> {
-        let (from, to) = whole(queue);
-        let first = tx.range(&self.tables.queued, &*from..=&*to)?.next().transpose()?;
-        let last = tx.range(&self.tables.queued, &*from..=&*to)?.rev().next().transpose()?;
-        let Some((first, last)) = first.zip(last) else { return Ok(None) };
-        Ok(Some((place_of(first.0.value())?, place_of(last.0.value())?)))
+    /// Between which positions the jobs of a queue lie, including this batch's changes.
+    fn ends(&self, tx: &Tx, queue: &Name) -> Option<(u64, u64)> {
+        let changed = tx.jobs_changed(&self.tables.held).and_then(|jobs| jobs.ends.get(queue));
+        changed.copied().or_else(|| self.jobs.ends(queue))
     }
 
     /// Removes and returns the first `limit` rows of a queue.
     pub(super) fn pop(&self, tx: &mut Tx, queue: &Name, limit: usize) -> Tried<Vec<Vec<u8>>> {
-        let (from, to) = whole(queue);
-        let mut first = Vec::new();
+        let Some((first, last)) = self.ends(tx, queue) else { return Ok(Vec::new()) };
+        if limit == 0 || first > last {
+            return Ok(Vec::new());
+        }
+        let name = queue.as_str();
+        let (from, to) = (queued_key(name, first), queued_key(name, last));
+        let mut popped = Vec::new();
         for row in tx.range(&self.tables.queued, &*from..=&*to)?.take(limit) {
             let (key, value) = row?;
-            first.push((key.value().to_vec(), value.value().to_vec()));
+            popped.push((key.value().to_vec(), value.value().to_vec()));
         }
-        for (key, _) in &first {
+        for (key, _) in &popped {
             tx.remove(&self.tables.queued, key)?;
         }
-        Ok(first.into_iter().map(|(_, row)| row).collect())
+        let next = match popped.last() {
+            Some((key, _)) if popped.len() == limit => place_of(key)? + 1,
+            _ => last + 1,
+        };
+        tx.jobs(&self.tables.held).ends.insert(queue.clone(), (next, last));
+        Ok(popped.into_iter().map(|(_, row)| row).collect())
     }
 
     /// Gives a job to an incarnation, by a new claim.
@@ -157,10 +160,6 @@ impl Core {
 
 fn missing(id: &Name, what: &str) -> Fault {
     Fault::row(format!("job `{id}` is {what}, and its row is missing"))
-}
-
-fn whole(queue: &Name) -> (Vec<u8>, Vec<u8>) {
-    (queued_key(queue.as_str(), 0), queued_key(queue.as_str(), u64::MAX))
 }
 
 fn place_of(key: &[u8]) -> Tried<u64> {

@@ -2,6 +2,7 @@
 //! that ended long ago.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use lapsed_core::owner::Ending;
 use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention};
@@ -162,7 +163,8 @@ impl OwnerTable {
         let next = tx.take_numbers(&self.tables.next_receipt, 0)?;
         let keep_from = next.saturating_sub(limits.retention.count);
         let mut old: Vec<Receipt> = Vec::new();
-        for row in tx.range::<&[u8]>(&self.tables.receipts, ..)?.take(limits.rows) {
+        let from = number(self.receipts_from.load(Ordering::Relaxed));
+        for row in tx.range(&self.tables.receipts, &from[..]..)?.take(limits.rows) {
             let receipt = receipt_row::read(row?.1.value(), &self.id)?;
             let aged = now_ms.saturating_sub(receipt.at_ms) > limits.retention.age_ms;
             if receipt.id.seq >= keep_from && !aged {
@@ -175,6 +177,12 @@ impl OwnerTable {
             let lost = held_key(receipt.incarnation.0, receipt.key.as_str());
             tx.remove(&self.tables.lost, &lost)?;
             tx.remove(&self.tables.batches, &batch_key(&receipt.sweeper, receipt.batch))?;
+        }
+        if let Some(last) = old.last().map(|receipt| receipt.id.seq) {
+            let receipts_from = self.receipts_from.clone();
+            tx.then(move || {
+                receipts_from.fetch_max(last + 1, Ordering::Relaxed);
+            });
         }
         Ok(old.len() as u64)
     }

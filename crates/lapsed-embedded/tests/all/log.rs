@@ -164,7 +164,7 @@ async fn a_crash_during_a_checkpoint_loses_nothing() {
         let fragile = fragile.clone();
         let options = Options {
             clock: Arc::new(clock.clone()),
-            checkpoint_bytes: 3_000,
+            checkpoint_bytes: 1_000,
             ..Options::default()
         };
         Embedded::with_backend(options, move |file| fragile.file(file)).unwrap()
