@@ -109,8 +109,10 @@ pub struct RescuedInflight {
     layout: RescueLayout,
     profile: Box<dyn Profile>,
     limit: Duration,
-    /// What the last look at the system's keys found.
+    /// What the look of the last pass found.
     last: Mutex<Arc<Survey>>,
+    /// What the last look found, whatever it was for.
+    shown: Mutex<Arc<Survey>>,
     /// Held by the one that looks because the last look is too old.
     looking: tokio::sync::Mutex<()>,
     drift: DriftSearch,
@@ -166,9 +168,10 @@ impl RescuedInflight {
         redis.register_context(&context, Vec::new());
         let ttl_ms = context.threshold_ms();
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
-        let (last, looking) = (Mutex::default(), tokio::sync::Mutex::default());
+        let (last, shown) = (Mutex::default(), Mutex::default());
+        let looking = tokio::sync::Mutex::default();
         let (drift, told) = (DriftSearch::default(), Mutex::default());
-        Ok(RescuedInflight { owners, layout, profile, limit, last, looking, drift, told })
+        Ok(RescuedInflight { owners, layout, profile, limit, last, shown, looking, drift, told })
     }
 
     fn context(&self) -> &Arc<SystemContext> {

@@ -114,7 +114,7 @@ impl Sweep for RescuedInflight {
     }
 
     async fn survey(&self, act: PassMode) -> Result<Option<Census>> {
-        let survey = self.look(act).await?;
+        let survey = self.look_for_pass(act).await?;
         Ok(Some(self.count(&survey).await?))
     }
 

@@ -85,6 +85,9 @@ fn parse_cursor(cursor: &Cursor) -> Option<(u64, &str, &str)> {
     Some((parts.next()?.parse().ok()?, parts.next()?, parts.next()?))
 }
 
+/// For how long a look counts as recent at least, so that one pass does not look twice.
+const RECENT_MIN: Duration = Duration::from_secs(1);
+
 impl Survey {
     fn new(now_ms: u64, seen: Seen) -> Survey {
         let due = |job: &HeldJob| seen.workers.get(&job.worker).map_or(now_ms, |w| w.due_ms);
@@ -224,6 +227,14 @@ impl RescuedInflight {
         let sizes = self.read_sizes(&reader, &seen.jobs).await?;
         let over = self.context_clock().mono();
         let survey = Arc::new(Survey { observation, sizes, over, ..Survey::new(now_ms, seen) });
+        *self.shown.lock().expect(LOCK) = survey.clone();
+        Ok(survey)
+    }
+
+    /// A look whose suspects a pass works on. Looks for other purposes do not take its place: a dry run notes nothing, so that
+    /// the decisive step would refuse what it says.
+    pub(super) async fn look_for_pass(&self, act: PassMode) -> Result<Arc<Survey>> {
+        let survey = self.look(act).await?;
         *self.last.lock().expect(LOCK) = survey.clone();
         Ok(survey)
     }
@@ -267,18 +278,19 @@ impl RescuedInflight {
         &self.context().clock
     }
 
-    /// The last look, or a first one.
+    /// The look of the last pass, or a first one.
     pub(super) async fn last_or_look(&self) -> Result<Arc<Survey>> {
         let last = self.last();
-        if last.now_ms > 0 { Ok(last) } else { self.look(PassMode::DryRun).await }
+        if last.now_ms > 0 { Ok(last) } else { self.look_for_pass(PassMode::DryRun).await }
     }
 
     /// The last look, unless it is older than a threshold. Looks then, as a process must whose passes
     /// are made by another one: otherwise it would report a past outage for ever.
     pub(super) async fn recent_look(&self) -> Result<Arc<Survey>> {
         let _one_at_a_time = self.looking.lock().await;
-        let (last, now) = (self.last(), self.context_clock().mono());
-        if last.now_ms > 0 && now.saturating_sub(last.over) < self.context().threshold {
+        let (last, now) = (self.shown.lock().expect(LOCK).clone(), self.context_clock().mono());
+        let recent = self.context().threshold.max(RECENT_MIN);
+        if last.now_ms > 0 && now.saturating_sub(last.over) < recent {
             return Ok(last);
         }
         self.look(PassMode::DryRun).await

@@ -64,7 +64,8 @@ const QUEUES_EVERY_MS: u64 = 60_000;
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     let max_stalled = layout.max_stalled.unwrap_or(MAX_STALLED);
-    Box::new(BullMq { prefix: layout.prefix.clone(), max_stalled, known: Mutex::default() })
+    let (known, checked) = (Mutex::default(), Mutex::default());
+    Box::new(BullMq { prefix: layout.prefix.clone(), max_stalled, known, checked })
 }
 
 struct BullMq {
@@ -73,6 +74,8 @@ struct BullMq {
     /// How often a job may stall before it is failed.
     max_stalled: u32,
     known: Mutex<KnownQueues>,
+    /// The queues whose stalled jobs somebody was seen to check for.
+    checked: Mutex<BTreeSet<String>>,
 }
 
 /// The queues that were found, as the part of their keys before the last colon.
@@ -389,7 +392,18 @@ impl BullMq {
             .filter(|(_, locked)| *locked == Some(0))
             .map(|(id, _)| id)
             .collect();
-        if let (false, Some(why)) = (free.is_empty(), workers::unchecked(reader, queue).await?) {
+        let is_checked = workers::is_checked(reader, queue).await?;
+        let was_checked = {
+            let mut checked = self.checked.lock().expect(LOCK);
+            if is_checked {
+                checked.insert(queue.base.clone());
+            }
+            checked.contains(&queue.base)
+        };
+        if !free.is_empty()
+            && !was_checked
+            && let Some(why) = workers::unchecked(reader, queue).await?
+        {
             seen.notes.push(why);
             return Ok(());
         }

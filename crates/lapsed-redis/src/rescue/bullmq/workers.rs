@@ -65,15 +65,17 @@ pub(super) async fn add_connected(
     Ok(())
 }
 
-/// Why jobs without a lock are left alone: somebody works on the queue, and nobody checks for stalled jobs. A job that was taken by hand
-/// with the token `0` has no lock from the beginning, and an application that does so turns that check off. `stalled-check` is there
-/// as long as a worker checks.
-pub(super) async fn unchecked(reader: &Reader<'_>, queue: &Queue) -> Result<Option<String>> {
+/// Whether a worker checks for stalled jobs now: `stalled-check` is there for as long as one does.
+pub(super) async fn is_checked(reader: &Reader<'_>, queue: &Queue) -> Result<bool> {
     let check = format!("{}:stalled-check", queue.base);
     let checked: u64 = reader.one("EXISTS", &[check.as_bytes()]).await?;
-    if checked == 1 {
-        return Ok(None);
-    }
+    Ok(checked == 1)
+}
+
+/// Why jobs without a lock are left alone on a queue that nobody was seen to check: somebody works on it. A job that was taken by
+/// hand with the token `0` has no lock from the beginning, and an application that does so turns that check off. Where a worker was
+/// seen to check, none checks now because all of them are dead, stopped or blocked.
+pub(super) async fn unchecked(reader: &Reader<'_>, queue: &Queue) -> Result<Option<String>> {
     let start = start_of(queue);
     Ok(match clients(reader).await {
         None => Some(format!(
