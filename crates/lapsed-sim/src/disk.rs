@@ -104,7 +104,7 @@ impl Write {
 pub struct Disk(Arc<Mutex<State>>);
 
 impl Disk {
-    /// An empty disk.
+    /// A disk whose files are empty.
     pub fn new(lies: Lies) -> Self {
         let disk = Disk::default();
         disk.lock().lies = lies;

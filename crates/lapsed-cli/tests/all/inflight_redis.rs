@@ -94,11 +94,16 @@ fn orphans_of_the_original_layout_go_back_to_sidekiq() {
         let (index, jobs) =
             ("sidekiq:async_http:inflight_index", "sidekiq:async_http:inflight_jobs");
         let now: u64 = server.command(&["TIME"]).unwrap().lines().next().unwrap().parse().unwrap();
-        let (old, fresh) = (((now - 600) * 1000).to_string(), ((now + 600) * 1000).to_string());
+        let (old, fresh) = (((now - 600) * 1000).to_string(), (now * 1000).to_string());
         for (id, score) in [("old", &old), ("fresh", &fresh)] {
             server.command(&["ZADD", index, score, id]).unwrap();
             server.command(&["HSET", jobs, id, PAYLOAD]).unwrap();
         }
+        let beat = || {
+            let now: u64 =
+                server.command(&["TIME"]).unwrap().lines().next().unwrap().parse().unwrap();
+            server.command(&["ZADD", index, &((now + 1) * 1000).to_string(), "fresh"]).unwrap();
+        };
         let check = home.run(&["check"]);
         assert_eq!(check.code, 0, "{check:?}");
         for word in [
@@ -110,9 +115,11 @@ fn orphans_of_the_original_layout_go_back_to_sidekiq() {
         ] {
             assert!(check.out.contains(word), "{word}: {check:?}");
         }
+        beat();
         let dry = home.run(&["sweep", "jobs", "--dry-run"]);
         assert!(dry.out.contains("1 of 1 suspect would be recovered"), "{dry:?}");
         let report = until("the orphan to be put back", || {
+            beat();
             let report = home.run(&["sweep", "jobs", "--json"]).json();
             (report["reclaimed"] == 1).then_some(report)
         });

@@ -58,7 +58,7 @@ fn explain_reports_an_unreadable_entry() {
     }
     let (verdict, because) = explained(&home, "chat", "idle");
     assert_eq!(verdict, "active");
-    assert!(because.contains("says that it is not disconnected"), "{because}");
+    assert!(because.contains("has not marked it as disconnected"), "{because}");
     assert_eq!(explained(&home, "chat", "gone").0, "orphan");
     set(&["HSET", "session:missed", "last_disconnect", "1000"]);
     let (verdict, because) = explained(&home, "chat", "missed");

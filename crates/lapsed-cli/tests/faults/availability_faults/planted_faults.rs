@@ -64,7 +64,7 @@ fn planted_differences_between_the_stores_are_reported() {
     member(&stores_after(&world, "", &[&put, &["SADD", "mitras:deactivated", B]]), "deactivated");
     let put = ["SREM", "mitras:deactivated", B];
     let stranger = ["SADD", "mitras:online", "somebody-else"];
-    member(&stores_after(&world, "", &[&put, &stranger]), "nobody by that id");
+    member(&stores_after(&world, "", &[&put, &stranger]), "no provider with that id");
     let off = format!("UPDATE mitra_online_status SET is_online = false WHERE mitra_id = '{B}'");
     let found = stores_after(
         &world,
