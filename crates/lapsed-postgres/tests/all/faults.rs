@@ -22,7 +22,7 @@ fn through(b: &Bench) -> (PostgresProxy, PostgresTruth) {
 
 /// The commit was carried out, but its answer was lost: the caller gets "in doubt", and repeating it is harmless.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_to_a_commit_is_in_doubt_and_can_be_repeated() {
+async fn trap_g5_a_lost_answer_to_a_commit_is_in_doubt_and_can_be_repeated() {
     let b = Bench::new().await;
     b.there(&["a"]).await;
     b.offline("a").await;

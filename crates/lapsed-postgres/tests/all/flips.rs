@@ -67,6 +67,39 @@ async fn a_flip_takes_the_silent_and_leaves_the_others() {
     assert_eq!(b.receipts().await.len(), 1);
 }
 
+/// G1: the statement waits for a lock, and meanwhile the heartbeat becomes too old. What counts is the time of the
+/// judgement, not that of the transaction's beginning.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trap_g1_a_flip_that_waited_for_a_lock_judges_by_the_time_after_it() {
+    let b = Bench::new().await;
+    let states = b.there(&["a"]).await;
+    b.age("59.5 s");
+    let holding = b.hold("SELECT 1 FROM mitra_online_status FOR UPDATE", 1.0).await;
+    let answer = b.truth.flip(&batch(1), &[flip_of(&states[0])], 60_000).await.unwrap();
+    holding.join().unwrap();
+    let (receipt, state) = flipped(&answer[0]);
+    assert!(!state.online);
+    assert!(receipt.evidence.judged_ms >= receipt.evidence.deadline_ms, "{:?}", receipt.evidence);
+}
+
+/// G2: a heartbeat and a toggle that are committed while the statement waits for their rows' locks count, although its
+/// snapshot is older.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trap_g2_a_flip_that_waited_for_a_lock_sees_what_was_committed_meanwhile() {
+    let b = Bench::new().await;
+    let states = b.there(&["beat", "toggled"]).await;
+    b.age("1000 s");
+    let committed = "UPDATE mitra_online_status SET last_heartbeat_at = now() WHERE mitra_id = 'beat'; \
+                     UPDATE mitra_online_status SET last_online_at = now() - interval '900 s' \
+                       WHERE mitra_id = 'toggled'";
+    let holding = b.hold(committed, 0.5).await;
+    let flips: Vec<Flip> = states.iter().map(flip_of).collect();
+    let answer = b.truth.flip(&batch(1), &flips, 60_000).await.unwrap();
+    holding.join().unwrap();
+    assert_eq!((left(&answer[0]).0, left(&answer[1]).0), (Refusal::Alive, Refusal::Moved));
+    assert_eq!(b.receipts().await, []);
+}
+
 /// For a provider that never used lapsed, only its rows in the tables count.
 #[tokio::test]
 async fn who_was_never_seen_before_is_judged_by_the_tables() {

@@ -73,7 +73,7 @@ async fn every_relevant_change_is_notified_and_no_other() {
 
 /// After every reconnection the listener reports that it may have missed something, and continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_was_cut_off_says_so() {
+async fn trap_g8_a_listener_that_was_cut_off_says_so() {
     let b = bench().await;
     b.there(&["a"]).await;
     let proxy = PostgresProxy::start(b.server.port()).unwrap();
