@@ -37,12 +37,17 @@ impl OpenStore {
     /// Brings everything that was found in the log into the database and empties the log, before the first batch. So
     /// nothing relies on a page of the log whose sync may have failed.
     fn prepare(&self, appending: &mut Appending) -> Tried<()> {
-        let found = self.view().frozen.clone();
-        if let Some(found) = found
-            && (!self.location.has_room_for(2 * found.bytes() as u64)
-                || !bring_in(self, &found, TransactionSize::WHOLE)?)
-        {
-            return Err(Fault::Full);
+        let (active, frozen) = {
+            let view = self.view();
+            (view.active.clone(), view.frozen.clone())
+        };
+        // There are active rows only if `finish` has failed before: then the log is all that has them.
+        for found in frozen.iter().chain((!active.is_empty()).then_some(&active)) {
+            if !self.location.has_room_for(2 * found.bytes() as u64)
+                || !bring_in(self, found, TransactionSize::WHOLE)?
+            {
+                return Err(Fault::Full);
+            }
         }
         appending.log.restart().map_err(io_fault)?;
         self.location.sync_names().map_err(io_fault)?;

@@ -99,7 +99,7 @@ async fn a_damaged_log_is_refused_and_not_changed() {
         let after = std::fs::read(folder.path().join("lapsed.redb")).unwrap();
         assert!(after == database, "{at}: the database was changed");
     }
-    // The last record, torn by the crash, was never answered.
+    // The very last record cannot be told from one that a crash has torn, whose callers were never answered.
     let mut torn = good.clone();
     torn[used] ^= 0x11;
     std::fs::write(&log, &torn).unwrap();
