@@ -158,7 +158,7 @@ impl FileContent {
             at = record.content.end;
             records.push(record);
         }
-        let rest = &bytes[at..];
+        let rest = without_zero_pages_at_the_end(&bytes[at..]);
         let starts = rest.windows(MAGIC.len()).enumerate().filter(|(_, window)| *window == MAGIC);
         if let Some(record) = starts.filter_map(|(i, _)| record_at(id, &bytes, at + i)).next() {
             return damaged(format!(
@@ -178,6 +178,14 @@ impl FileContent {
     fn first_seq(&self) -> Option<u64> {
         self.records.first().map(|record| record.seq)
     }
+}
+
+/// What precedes the zeros that the file has grown by. Whole pages are compared, not bytes:
+/// when a store is opened after a kill, most of its log is such zeros.
+fn without_zero_pages_at_the_end(bytes: &[u8]) -> &[u8] {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let pages = bytes.rchunks(ZEROS.len()).take_while(|page| **page == ZEROS[..page.len()]);
+    &bytes[..bytes.len() - pages.map(<[u8]>::len).sum::<usize>()]
 }
 
 /// The two files of the log, which a checkpoint empties while the writer appends.
