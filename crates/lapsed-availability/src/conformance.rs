@@ -6,8 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // a suite of tests: a panic is a failing test
 
-pub use lapsed_core::conformance::{name, once};
-pub use lapsed_core::conformance_cases;
+pub use lapsed_core::conformance::name;
+pub use lapsed_core::conformance_suite;
 
 pub mod beacon;
 pub mod healing;
@@ -16,12 +16,13 @@ pub mod reading;
 pub mod sessions;
 pub mod sweeps;
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use crate::memory::MemoryMirror;
 use crate::rules::SettingsPatch;
 use crate::{
     Availability, AvailabilityParts, Mirror, MirrorEntry, MirrorUpdate, ProviderBeat,
@@ -29,9 +30,8 @@ use crate::{
     SessionRefusal, Source, Truth, Written,
 };
 use lapsed_core::clock::Clock;
-use lapsed_core::conformance::Advance;
+use lapsed_core::conformance::{SystemFixture, TestStore, unique};
 use lapsed_core::name::{Name, SystemId};
-use lapsed_core::receipt::{Receipt, ReceiptQuery};
 use lapsed_core::reconcile::IndexChange;
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::sweep::brake::{Brake, BrakePolicy};
@@ -41,81 +41,91 @@ use lapsed_core::sweep::{
 };
 use lapsed_core::system::System;
 
-/// A pair of stores to be tried, fresh, with a way to let their clocks run.
+/// Two fresh stores, and a daemon that works on them.
 pub struct AvailabilityFixture {
-    pub id: SystemId,
-    /// The truth under test.
-    pub truth: Arc<dyn Truth>,
-    /// The mirror under test.
-    pub mirror: Arc<dyn Mirror>,
-    /// How long a provider may be silent: whole seconds, as short as the fixture can afford to wait for.
-    pub stale: Duration,
-    /// Lets the clocks of both run on by that much, and returns when they have.
-    pub advance: Advance,
-    /// Makes the mirror lose everything, and returns when it has.
-    pub lose: Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
-    /// The clock by which the process under test waits.
-    pub clock: Arc<dyn Clock>,
-    /// Values that must be dropped only with the fixture.
-    pub keep: Box<dyn std::any::Any + Send + Sync>,
-}
-
-/// A fixture at work: the operations of one daemon, and the two stores below them.
-pub struct AvailabilityBench {
     /// The system under test, which the cases call.
     pub it: Arc<Availability>,
-    pub f: AvailabilityFixture,
+    pub truth: Arc<dyn Truth>,
+    pub mirror: Arc<dyn Mirror>,
+    /// Makes the mirror lose everything, and returns when it has.
+    pub lose: LoseMirror,
+    make: Box<dyn Fn() -> Arc<Availability> + Send + Sync>,
+    base: SystemFixture,
+}
+
+/// Makes a mirror lose everything, and resolves when it has.
+pub type LoseMirror = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
+impl Deref for AvailabilityFixture {
+    type Target = SystemFixture;
+    fn deref(&self) -> &SystemFixture {
+        &self.base
+    }
 }
 
 impl AvailabilityFixture {
+    /// `stale` is how long a provider may be silent: whole seconds, as short as the fixture can afford to wait
+    /// for. The process under test waits by `clock`; `on` advances the clocks of both stores.
+    pub fn new(
+        id: SystemId,
+        truth: Arc<dyn Truth>,
+        (mirror, lose): (Arc<dyn Mirror>, LoseMirror),
+        stale: Duration,
+        clock: Arc<dyn Clock>,
+        on: TestStore,
+    ) -> Self {
+        let both = (truth.clone(), mirror.clone());
+        let make = move || {
+            Availability::new(
+                AvailabilityParts::new(id.clone(), both.0.clone(), both.1.clone())
+                    .brake(Arc::new(Brake::new(BrakePolicy::default(), stale)))
+                    .clock(clock.clone())
+                    .timeout(Duration::from_secs(30))
+                    .mirror_timeout(Duration::from_secs(30))
+                    .snapshot_ttl(Duration::from_secs(600)),
+            )
+        };
+        let it = make();
+        let on = TestStore { store: it.services(), ..on };
+        let base = SystemFixture::new(it.sweep(), (), stale, on);
+        AvailabilityFixture { it, truth, mirror, lose, make: Box::new(make), base }
+    }
+
     /// Seeded, for so long that no grace is running, with `stale_after_seconds` as the fixture says.
-    pub async fn settled(self) -> AvailabilityBench {
+    pub async fn settled(self) -> Self {
         let patch = SettingsPatch {
-            stale_after_seconds: Some(self.stale.as_secs()),
+            stale_after_seconds: Some(self.ttl.as_secs()),
             heartbeat_cadence_seconds: Some(1),
             max_customers_per_mitra: Some(2),
             ..SettingsPatch::default()
         };
         self.truth.set_settings(&patch).await.expect("settings");
-        let bench = AvailabilityBench { it: self.daemon(), f: self };
-        bench.it.seed().await.expect("seed");
-        bench.outlast_grace().await;
-        bench
+        self.it.seed().await.expect("seed");
+        self.outlast_grace().await;
+        self
     }
 
     /// One more daemon on the same stores.
     pub fn daemon(&self) -> Arc<Availability> {
-        let clock = self.clock.clone();
-        Availability::new(
-            AvailabilityParts::new(self.id.clone(), self.truth.clone(), self.mirror.clone())
-                .brake(Arc::new(Brake::new(BrakePolicy::default(), self.stale)))
-                .clock(clock)
-                .timeout(Duration::from_secs(30))
-                .mirror_timeout(Duration::from_secs(30))
-                .snapshot_ttl(Duration::from_secs(600)),
-        )
+        (self.make)()
     }
-}
 
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
-impl AvailabilityBench {
     /// Advances the clock until the grace after the mirror's return is over.
     pub async fn outlast_grace(&self) {
-        let stale_ms = self.f.stale.as_millis() as u64;
+        let stale_ms = self.ttl.as_millis() as u64;
         for _ in 0..20 {
-            let presence = self.f.mirror.presence(stale_ms).await.expect("presence");
+            let presence = self.mirror.presence(stale_ms).await.expect("presence");
             if presence.back_ms == 0 {
                 return;
             }
-            (self.f.advance)(self.f.stale / 2).await;
+            (self.advance)(self.ttl / 2).await;
         }
         panic!("the grace never ends");
     }
 
     /// Lets everybody fall silent who does not beat from now on.
     pub async fn silence(&self) {
-        (self.f.advance)(self.f.stale + Duration::from_millis(100)).await;
+        (self.advance)(self.ttl + Duration::from_millis(100)).await;
     }
 
     /// A provider that is online.
@@ -142,13 +152,13 @@ impl AvailabilityBench {
 
     /// The mirror's entry of one provider.
     pub async fn seen(&self, id: &Name) -> MirrorEntry {
-        let looked = self.f.mirror.look(std::slice::from_ref(id)).await.expect("look");
+        let looked = self.mirror.look(std::slice::from_ref(id)).await.expect("look");
         looked.seen.into_iter().next().expect("one for each")
     }
 
     /// The truth's state of one provider.
     pub async fn state(&self, id: &Name) -> ProviderState {
-        let states = self.f.truth.read(std::slice::from_ref(id)).await.expect("read");
+        let states = self.truth.read(std::slice::from_ref(id)).await.expect("read");
         states.into_iter().next().expect("it is known")
     }
 
@@ -174,12 +184,11 @@ impl AvailabilityBench {
         }
     }
 
-    /// A sweeper of its own.
+    /// A sweeper of a daemon, with a brake of its own.
     pub fn sweeper(&self, on: &Arc<Availability>) -> Sweeper {
-        let name = format!("conformance-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         Sweeper::new(
-            SweeperParts::new(name, on.sweep(), on.services())
-                .brake(Arc::new(Brake::new(BrakePolicy::default(), self.f.stale)))
+            SweeperParts::new(unique("conformance"), on.sweep(), on.services())
+                .brake(Arc::new(Brake::new(BrakePolicy::default(), self.ttl)))
                 .policy(Policy { timeout: Duration::from_secs(30), ..Policy::default() }),
         )
     }
@@ -189,25 +198,16 @@ impl AvailabilityBench {
         self.sweeper(&self.it).pass(PassMode::Reclaim, 100, &stop).await
     }
 
-    /// Whom a pass would look at.
+    /// The suspects of a pass.
     pub async fn suspects(&self) -> Vec<Suspect> {
-        use lapsed_core::sweep::PageRequest;
         self.it.survey(PassMode::Reclaim).await.expect("survey");
-        let request = PageRequest { after: Cursor::default(), limit: 100, undeclared_max: None };
-        self.it.suspects(request).await.expect("suspects").suspects
+        self.base.suspects().await
     }
 
     /// A batch of these suspects.
     pub fn batch(&self, suspects: Vec<Suspect>) -> Batch {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let id = BatchId { sweeper: Arc::from("conformance"), number };
+        let id = BatchId { sweeper: unique("conformance").into(), number: 1 };
         Batch { id, suspects, act: PassMode::Reclaim, term: None }
-    }
-
-    /// All receipts of the system, oldest first.
-    pub async fn receipts(&self) -> Vec<Receipt> {
-        let query = ReceiptQuery { after: Some(0), before: None, limit: 1_000 };
-        self.it.services().receipts(&self.f.id, query).await.expect("receipts")
     }
 
     /// All changes of a whole reconciliation.
@@ -227,10 +227,10 @@ impl AvailabilityBench {
         let mut state = self.state(id).await;
         let version = self.seen(id).await.version.unwrap_or(0).max(state.version) + 1;
         lie(&mut state);
-        let now_ms = self.f.mirror.now_ms().await.expect("time");
+        let now_ms = self.mirror.now_ms().await.expect("time");
         let state = ProviderState { version, ..state };
         let told = [MirrorUpdate { state, beat_ms: Some(now_ms) }];
-        assert_eq!(self.f.mirror.apply(&told, None).await.expect("apply"), Some(1));
+        assert_eq!(self.mirror.apply(&told, None).await.expect("apply"), Some(1));
     }
 
     /// Mirror and truth say the same of everybody.
@@ -238,6 +238,17 @@ impl AvailabilityBench {
         let changes = self.reconcile(PassMode::DryRun).await;
         assert!(changes.is_empty(), "{changes:?}");
     }
+}
+
+/// A mirror in memory, and how it loses everything.
+pub fn memory_mirror(clock: Arc<dyn Clock>) -> (Arc<dyn Mirror>, LoseMirror) {
+    let mirror = Arc::new(MemoryMirror::new(clock, None));
+    let lost = mirror.clone();
+    let lose = move || -> BoxFuture<'static, ()> {
+        lost.lose();
+        Box::pin(async {})
+    };
+    (mirror, Box::new(lose))
 }
 
 /// The state after a write.
@@ -250,83 +261,83 @@ pub fn has_beat(seen: &MirrorEntry) -> bool {
     matches!(seen.beat, SeenBeat::At(_))
 }
 
-/// Every case, as a test of its own: `availability_conformance!(make)`, where `make` is an async function
-/// that answers a [`AvailabilityFixture`]; with a second argument, what tells the story (see `lapsed-testbed`).
+/// Every case as a test of two stores: see [`lapsed_core::conformance_suite!`]. The expression makes an
+/// [`AvailabilityFixture`].
 #[macro_export]
 macro_rules! availability_conformance {
-    ($make:ident) => {
-        $crate::availability_conformance!($make, $crate::conformance::once);
-    };
-    ($make:ident, $run:path) => {
-        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], providers: [
-            online_is_mirrored_with_a_heartbeat_and_offline_without,
-            a_second_online_starts_an_epoch_without_a_flip,
-            an_unknown_provider_is_refused_everywhere,
-            trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded,
-            trap_c7_deactivated_providers_are_counted_nowhere,
-            deactivated_providers_are_refused_until_activated,
-            trap_c2_an_older_state_is_not_applied,
-            trap_c6_the_log_has_one_row_per_flip,
-            after_concurrent_toggles_both_stores_agree,
-            names_are_stored_unchanged,
-        ]);
-        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], sessions: [
-            a_session_is_accepted_extended_resumed_and_ended,
-            extending_keeps_the_provider_occupied,
-            rerouting_moves_one_session_between_providers,
-            an_ended_session_stays_ended,
-            full_and_deactivated_providers_get_no_session,
-            a_session_is_accepted_by_one_provider,
-            trap_c8_concurrent_changes_end_with_the_truths_count,
-        ]);
-        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], reading: [
-            available_is_online_active_fresh_and_below_capacity,
-            silent_providers_are_unavailable_before_any_pass,
-            pages_contain_each_provider_once,
-            settings_are_live_and_checked,
-            without_required_heartbeats_nobody_is_silent,
-            an_unseeded_mirror_is_not_read,
-            a_list_contains_names_and_session_counts,
-            explain_gives_reasons,
-        ]);
-        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], beacon: [
-            all_daemons_share_one_snapshot,
-            a_change_of_settings_drops_the_snapshot,
-            a_flip_drops_the_snapshot,
-            a_snapshot_of_a_dropped_turn_is_refused,
-        ]);
-        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], sweeps: [
-            silent_providers_are_set_offline_once,
-            trap_c5_a_heartbeat_before_the_decision_wins,
-            a_heartbeat_while_pending_offline_is_judged_by_the_truth,
-            a_heartbeat_after_the_truth_set_it_offline_is_answered_offline,
-            only_a_toggle_voids_pending_offline,
-            a_toggle_after_the_decision_wins,
-            a_heartbeat_that_reached_the_truth_wins,
-            a_heartbeat_that_reached_the_truth_after_the_decision_wins,
-            the_next_pass_continues_for_a_sweeper_that_died,
-            trap_c6_many_sweepers_flip_once,
-            a_batch_settled_as_not_done_is_never_carried_out,
-            a_dry_run_changes_nothing,
-            the_brake_holds_when_most_fall_silent_at_once,
-            providers_that_fall_silent_one_after_another_are_a_mass_death_to_every_daemon,
-            the_operators_brake_setting_is_followed,
-            trap_c11_evidence_uses_one_clock,
-            restoring_sets_online_unless_toggled_since,
-            a_pass_uses_current_settings,
-            trap_x7_pending_offline_of_a_lost_epoch_is_dropped,
-        ]);
-        $crate::conformance::conformance_cases!($make, $run, [$crate::conformance], healing: [
-            trap_c1_seeding_does_not_revive_silent_providers,
-            nobody_is_set_offline_right_after_the_mirror_came_back,
-            trap_c3_a_stale_counter_is_corrected,
-            trap_x7_a_mirror_ahead_of_its_truth_is_corrected,
-            reconciling_removes_unknown_ids_and_adds_missing_ones,
-            a_dry_run_names_what_differs_and_changes_nothing,
-            a_seeding_attempt_is_void_after_data_loss,
-            trap_c9_heartbeats_in_the_truth_only_go_forward,
-            heartbeats_keep_their_age_on_the_way_to_the_truth,
-            seeding_during_toggles_ends_in_the_truths_state,
-        ]);
+    ($($store:tt)*) => {
+        $crate::conformance::conformance_suite! {
+            ($($store)*) $crate::conformance as AvailabilityFixture,
+            providers: [
+                online_is_mirrored_with_a_heartbeat_and_offline_without,
+                a_second_online_starts_an_epoch_without_a_flip,
+                an_unknown_provider_is_refused_everywhere,
+                trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded,
+                trap_c7_deactivated_providers_are_counted_nowhere,
+                deactivated_providers_are_refused_until_activated,
+                trap_c2_an_older_state_is_not_applied,
+                trap_c6_the_log_has_one_row_per_flip,
+                after_concurrent_toggles_both_stores_agree,
+                names_are_stored_unchanged,
+            ],
+            sessions: [
+                a_session_is_accepted_extended_resumed_and_ended,
+                extending_keeps_the_provider_occupied,
+                rerouting_moves_one_session_between_providers,
+                an_ended_session_stays_ended,
+                full_and_deactivated_providers_get_no_session,
+                a_session_is_accepted_by_one_provider,
+                trap_c8_concurrent_changes_end_with_the_truths_count,
+            ],
+            reading: [
+                available_is_online_active_fresh_and_below_capacity,
+                silent_providers_are_unavailable_before_any_pass,
+                pages_contain_each_provider_once,
+                settings_are_live_and_checked,
+                without_required_heartbeats_nobody_is_silent,
+                an_unseeded_mirror_is_not_read,
+                a_list_contains_names_and_session_counts,
+                explain_gives_reasons,
+            ],
+            beacon: [
+                all_daemons_share_one_snapshot,
+                a_change_of_settings_drops_the_snapshot,
+                a_flip_drops_the_snapshot,
+                a_snapshot_of_a_dropped_turn_is_refused,
+            ],
+            sweeps: [
+                silent_providers_are_set_offline_once,
+                trap_c5_a_heartbeat_before_the_decision_wins,
+                a_heartbeat_while_pending_offline_is_judged_by_the_truth,
+                a_heartbeat_after_the_truth_set_it_offline_is_answered_offline,
+                only_a_toggle_voids_pending_offline,
+                a_toggle_after_the_decision_wins,
+                a_heartbeat_that_reached_the_truth_wins,
+                a_heartbeat_that_reached_the_truth_after_the_decision_wins,
+                the_next_pass_continues_for_a_sweeper_that_died,
+                trap_c6_many_sweepers_flip_once,
+                a_batch_settled_as_not_done_is_never_carried_out,
+                a_dry_run_changes_nothing,
+                the_brake_holds_when_most_fall_silent_at_once,
+                providers_that_fall_silent_one_after_another_are_a_mass_death_to_every_daemon,
+                the_operators_brake_setting_is_followed,
+                trap_c11_evidence_uses_one_clock,
+                restoring_sets_online_unless_toggled_since,
+                a_pass_uses_current_settings,
+                trap_x7_pending_offline_of_a_lost_epoch_is_dropped,
+            ],
+            healing: [
+                trap_c1_seeding_does_not_revive_silent_providers,
+                nobody_is_set_offline_right_after_the_mirror_came_back,
+                trap_c3_a_stale_counter_is_corrected,
+                trap_x7_a_mirror_ahead_of_its_truth_is_corrected,
+                reconciling_removes_unknown_ids_and_adds_missing_ones,
+                a_dry_run_names_what_differs_and_changes_nothing,
+                a_seeding_attempt_is_void_after_data_loss,
+                trap_c9_heartbeats_in_the_truth_only_go_forward,
+                heartbeats_keep_their_age_on_the_way_to_the_truth,
+                seeding_during_toggles_ends_in_the_truths_state,
+            ],
+        }
     };
 }

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use futures::future::join;
 
-use super::{AvailabilityBench, has_beat, name};
+use super::{AvailabilityFixture, has_beat, name};
 use crate::{MirrorUpdate, ProviderBeat, SessionChange};
 use lapsed_core::sweep::PassMode;
 
 /// C1: the mirror is lost and seeded repeatedly, and silent providers stay silent.
-pub async fn trap_c1_seeding_does_not_revive_silent_providers(b: AvailabilityBench) {
+pub async fn trap_c1_seeding_does_not_revive_silent_providers(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     for _ in 0..3 {
-        (b.f.lose)().await;
-        b.f.daemon().seed().await.unwrap();
+        (b.lose)().await;
+        b.daemon().seed().await.unwrap();
         assert!(b.available().await.0.is_empty(), "silent before, and silent now");
         assert!(b.state(&id).await.online);
     }
@@ -24,17 +24,17 @@ pub async fn trap_c1_seeding_does_not_revive_silent_providers(b: AvailabilityBen
 }
 
 /// P7: live providers have a whole threshold to send a heartbeat again.
-pub async fn nobody_is_set_offline_right_after_the_mirror_came_back(b: AvailabilityBench) {
+pub async fn nobody_is_set_offline_right_after_the_mirror_came_back(b: AvailabilityFixture) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;
-    (b.f.lose)().await;
+    (b.lose)().await;
     b.it.seed().await.unwrap();
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert_eq!(b.beat(&p).await, ProviderBeat::Noted);
     assert_eq!(b.available().await.0, ["p"], "fresh at once");
     for _ in 0..4 {
-        (b.f.advance)(b.f.stale / 3).await;
+        (b.advance)(b.ttl / 3).await;
         b.beat(&p).await;
     }
     b.outlast_grace().await;
@@ -44,7 +44,7 @@ pub async fn nobody_is_set_offline_right_after_the_mirror_came_back(b: Availabil
 }
 
 /// C3: nothing in the truth to count, and something in the mirror.
-pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityBench) {
+pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.corrupt_mirror(&id, |state| state.sessions = 7).await;
     assert!(b.available().await.0.is_empty());
@@ -56,7 +56,7 @@ pub async fn trap_c3_a_stale_counter_is_corrected(b: AvailabilityBench) {
 }
 
 /// X7: the truth lost its last commits; what the mirror has is newer by number, and not true.
-pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_corrected(b: AvailabilityBench) {
+pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_corrected(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.corrupt_mirror(&id, |state| {
         state.online = false;
@@ -74,18 +74,18 @@ pub async fn trap_x7_a_mirror_ahead_of_its_truth_is_corrected(b: AvailabilityBen
     b.agree().await;
 }
 
-pub async fn reconciling_removes_unknown_ids_and_adds_missing_ones(b: AvailabilityBench) {
+pub async fn reconciling_removes_unknown_ids_and_adds_missing_ones(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let provider = id.clone();
     b.session(SessionChange::Accept { session: name("s"), provider }).await;
     let stranger = name("stranger");
     let mut state = b.state(&id).await;
     state.id = stranger.clone();
-    let now_ms = b.f.mirror.now_ms().await.unwrap();
+    let now_ms = b.mirror.now_ms().await.unwrap();
     let told = [MirrorUpdate { state, beat_ms: Some(now_ms) }];
-    b.f.mirror.apply(&told, None).await.unwrap();
+    b.mirror.apply(&told, None).await.unwrap();
     let version = b.seen(&id).await.version;
-    assert_eq!(b.f.mirror.forget(&[(id.clone(), version)]).await.unwrap(), 1);
+    assert_eq!(b.mirror.forget(&[(id.clone(), version)]).await.unwrap(), 1);
     assert_eq!(b.available().await.0, ["stranger"]);
     assert!(b.reconcile(PassMode::Reclaim).await.len() >= 2);
     assert_eq!(b.available().await.0, ["p"]);
@@ -95,7 +95,7 @@ pub async fn reconciling_removes_unknown_ids_and_adds_missing_ones(b: Availabili
     b.agree().await;
 }
 
-pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityBench) {
+pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityFixture) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.corrupt_mirror(&p, |state| state.online = false).await;
     b.corrupt_mirror(&q, |state| state.sessions = 3).await;
@@ -111,42 +111,42 @@ pub async fn a_dry_run_names_what_differs_and_changes_nothing(b: AvailabilityBen
 }
 
 /// The first pages are gone when the last arrive: it must not answer then.
-pub async fn a_seeding_attempt_is_void_after_data_loss(b: AvailabilityBench) {
+pub async fn a_seeding_attempt_is_void_after_data_loss(b: AvailabilityFixture) {
     b.online("p").await;
-    let attempt = b.f.mirror.begin_seed().await.unwrap();
-    (b.f.lose)().await;
-    assert_eq!(b.f.mirror.apply(&[], Some(&attempt)).await.unwrap(), None);
-    assert!(!b.f.mirror.end_seed(&attempt).await.unwrap());
-    assert_eq!(b.f.mirror.count_online().await.unwrap(), None);
+    let attempt = b.mirror.begin_seed().await.unwrap();
+    (b.lose)().await;
+    assert_eq!(b.mirror.apply(&[], Some(&attempt)).await.unwrap(), None);
+    assert!(!b.mirror.end_seed(&attempt).await.unwrap());
+    assert_eq!(b.mirror.count_online().await.unwrap(), None);
     b.it.seed().await.unwrap();
-    assert_eq!(b.f.mirror.count_online().await.unwrap(), Some(1));
+    assert_eq!(b.mirror.count_online().await.unwrap(), Some(1));
 }
 
-pub async fn trap_c9_heartbeats_in_the_truth_only_go_forward(b: AvailabilityBench) {
+pub async fn trap_c9_heartbeats_in_the_truth_only_go_forward(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let beat = async || b.it.describe(&id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let first = beat().await;
-    assert_eq!(b.f.truth.note_beats(&[(id.clone(), 60_000)], u64::MAX).await.unwrap(), 0);
+    assert_eq!(b.truth.note_beats(&[(id.clone(), 60_000)], u64::MAX).await.unwrap(), 0);
     assert_eq!(beat().await, first, "an older one changes nothing");
-    (b.f.advance)(b.f.stale.max(Duration::from_secs(2))).await;
+    (b.advance)(b.ttl.max(Duration::from_secs(2))).await;
     assert_eq!(
-        b.f.truth.note_beats(&[(id.clone(), 0), (name("nobody"), 0)], u64::MAX).await.unwrap(),
+        b.truth.note_beats(&[(id.clone(), 0), (name("nobody"), 0)], u64::MAX).await.unwrap(),
         1
     );
     assert!(beat().await > first);
     b.it.set_offline(&id).await.unwrap();
     assert_eq!(
-        b.f.truth.note_beats(&[(id.clone(), 0)], u64::MAX).await.unwrap(),
+        b.truth.note_beats(&[(id.clone(), 0)], u64::MAX).await.unwrap(),
         0,
         "not of the offline"
     );
 }
 
-pub async fn heartbeats_keep_their_age_on_the_way_to_the_truth(b: AvailabilityBench) {
+pub async fn heartbeats_keep_their_age_on_the_way_to_the_truth(b: AvailabilityFixture) {
     let [id, silent] = [b.online("p").await, b.online("silent").await];
     let listed = async |id| b.it.describe(id).await.unwrap().unwrap().last_heartbeat_ms.unwrap();
     let before = [listed(&id).await, listed(&silent).await];
-    (b.f.advance)(b.f.stale.max(Duration::from_secs(2))).await;
+    (b.advance)(b.ttl.max(Duration::from_secs(2))).await;
     assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
     assert_eq!(b.it.mirror_beats().await.unwrap(), 1);
     assert!(listed(&id).await > before[0]);
@@ -154,13 +154,13 @@ pub async fn heartbeats_keep_their_age_on_the_way_to_the_truth(b: AvailabilityBe
     assert_eq!(b.it.mirror_beats().await.unwrap(), 0, "and there is nothing more to write");
 }
 
-pub async fn seeding_during_toggles_ends_in_the_truths_state(b: AvailabilityBench) {
+pub async fn seeding_during_toggles_ends_in_the_truths_state(b: AvailabilityFixture) {
     let mut ids = Vec::new();
     for n in 0..12 {
         ids.push(b.online(&format!("p{n:02}")).await);
     }
-    (b.f.lose)().await;
-    let [one, two] = [b.f.daemon(), b.f.daemon()];
+    (b.lose)().await;
+    let [one, two] = [b.daemon(), b.daemon()];
     let toggling = async {
         for id in &ids {
             one.set_offline(id).await.unwrap();

@@ -2,10 +2,10 @@
 
 use futures::future::join_all;
 
-use super::{AvailabilityBench, has_beat, name, state_of};
+use super::{AvailabilityFixture, has_beat, name, state_of};
 use crate::{MirrorUpdate, ProviderBeat, Source};
 
-pub async fn online_is_mirrored_with_a_heartbeat_and_offline_without(b: AvailabilityBench) {
+pub async fn online_is_mirrored_with_a_heartbeat_and_offline_without(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let seen = b.seen(&id).await;
     assert!(seen.online && has_beat(&seen) && !seen.deactivated, "{seen:?}");
@@ -20,21 +20,21 @@ pub async fn online_is_mirrored_with_a_heartbeat_and_offline_without(b: Availabi
 }
 
 /// Setting an online provider online again starts an epoch, so earlier decisions are void.
-pub async fn a_second_online_starts_an_epoch_without_a_flip(b: AvailabilityBench) {
+pub async fn a_second_online_starts_an_epoch_without_a_flip(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let before = b.state(&id).await;
     let again = b.it.set_online(&id).await.unwrap();
     let after = state_of(&again);
     assert!(!again.unwrap().answer.changed);
     assert!(after.epoch > before.epoch && after.version > before.version, "{before:?} {after:?}");
-    assert_eq!(b.f.truth.log(&id, 10).await.unwrap().len(), 1);
+    assert_eq!(b.truth.log(&id, 10).await.unwrap().len(), 1);
     let off = b.it.set_offline(&id).await.unwrap().unwrap();
     let off_again = b.it.set_offline(&id).await.unwrap().unwrap();
     assert!(off.answer.changed && !off_again.answer.changed);
     b.agree().await;
 }
 
-pub async fn an_unknown_provider_is_refused_everywhere(b: AvailabilityBench) {
+pub async fn an_unknown_provider_is_refused_everywhere(b: AvailabilityFixture) {
     let id = name("nobody");
     assert!(b.it.set_online(&id).await.unwrap().is_none());
     assert!(b.it.set_offline(&id).await.unwrap().is_none());
@@ -42,11 +42,11 @@ pub async fn an_unknown_provider_is_refused_everywhere(b: AvailabilityBench) {
     assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!b.it.is_reachable(&id).await.unwrap().answer);
     assert!(b.it.status(&id).await.unwrap().is_none());
-    assert!(b.f.truth.read(&[id]).await.unwrap().is_empty());
+    assert!(b.truth.read(&[id]).await.unwrap().is_empty());
     b.agree().await;
 }
 
-pub async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded(b: AvailabilityBench) {
+pub async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded(b: AvailabilityFixture) {
     let id = b.provider("p").await;
     assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!has_beat(&b.seen(&id).await));
@@ -54,11 +54,11 @@ pub async fn trap_c10_a_heartbeat_of_an_offline_provider_is_not_recorded(b: Avai
     b.it.set_offline(&id).await.unwrap();
     assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert!(!has_beat(&b.seen(&id).await));
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Offline]);
-    assert_eq!(b.f.truth.beat(&[name("nobody"), id]).await.unwrap(), [ProviderBeat::Offline; 2]);
+    assert_eq!(b.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Offline]);
+    assert_eq!(b.truth.beat(&[name("nobody"), id]).await.unwrap(), [ProviderBeat::Offline; 2]);
 }
 
-pub async fn trap_c7_deactivated_providers_are_counted_nowhere(b: AvailabilityBench) {
+pub async fn trap_c7_deactivated_providers_are_counted_nowhere(b: AvailabilityFixture) {
     let [id, other] = [b.online("p").await, b.online("q").await];
     assert_eq!(b.it.count_online().await.unwrap().answer, 2);
     let off = b.it.deactivate(&id).await.unwrap().unwrap();
@@ -70,21 +70,18 @@ pub async fn trap_c7_deactivated_providers_are_counted_nowhere(b: AvailabilityBe
     assert!(b.it.is_reachable(&other).await.unwrap().answer);
     // And so says the truth when it is asked itself.
     let settings = b.it.settings().await.unwrap();
-    assert_eq!(b.f.truth.count_available(&settings).await.unwrap(), 1);
-    assert_eq!(b.f.truth.count_online().await.unwrap(), 1);
-    let available = b.f.truth.available(&settings, None, 10).await.unwrap();
+    assert_eq!(b.truth.count_available(&settings).await.unwrap(), 1);
+    assert_eq!(b.truth.count_online().await.unwrap(), 1);
+    let available = b.truth.available(&settings, None, 10).await.unwrap();
     assert_eq!(available.len(), 1);
     b.agree().await;
 }
 
-pub async fn deactivated_providers_are_refused_until_activated(b: AvailabilityBench) {
+pub async fn deactivated_providers_are_refused_until_activated(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.it.deactivate(&id).await.unwrap();
     assert_eq!(b.beat(&id).await, ProviderBeat::Deactivated);
-    assert_eq!(
-        b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(),
-        [ProviderBeat::Deactivated]
-    );
+    assert_eq!(b.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Deactivated]);
     assert!(!b.it.deactivate(&id).await.unwrap().unwrap().answer.changed);
     assert!(b.it.activate(&id).await.unwrap().unwrap().answer.changed);
     assert_eq!(b.beat(&id).await, ProviderBeat::Noted);
@@ -93,33 +90,33 @@ pub async fn deactivated_providers_are_refused_until_activated(b: AvailabilityBe
 }
 
 /// C2: a writer that read before a toggle writes to the mirror after it.
-pub async fn trap_c2_an_older_state_is_not_applied(b: AvailabilityBench) {
+pub async fn trap_c2_an_older_state_is_not_applied(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let read = b.state(&id).await;
-    let now_ms = b.f.mirror.now_ms().await.unwrap();
+    let now_ms = b.mirror.now_ms().await.unwrap();
     b.it.set_offline(&id).await.unwrap();
     let late = [MirrorUpdate { state: read, beat_ms: Some(now_ms) }];
-    assert_eq!(b.f.mirror.apply(&late, None).await.unwrap(), Some(0));
+    assert_eq!(b.mirror.apply(&late, None).await.unwrap(), Some(0));
     let seen = b.seen(&id).await;
     assert!(!seen.online && !has_beat(&seen), "{seen:?}");
     b.agree().await;
 }
 
-pub async fn trap_c6_the_log_has_one_row_per_flip(b: AvailabilityBench) {
+pub async fn trap_c6_the_log_has_one_row_per_flip(b: AvailabilityFixture) {
     let id = b.online("p").await;
-    let [one, two] = [b.f.daemon(), b.f.daemon()];
+    let [one, two] = [b.daemon(), b.daemon()];
     let offs = join_all([one.set_offline(&id), two.set_offline(&id)]).await;
     let flips =
         offs.into_iter().filter(|off| off.as_ref().unwrap().as_ref().unwrap().answer.changed);
     assert_eq!(flips.count(), 1);
-    let log = b.f.truth.log(&id, 10).await.unwrap();
+    let log = b.truth.log(&id, 10).await.unwrap();
     assert_eq!(log.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
 }
 
 /// Whatever the order in which the mirror hears of them.
-pub async fn after_concurrent_toggles_both_stores_agree(b: AvailabilityBench) {
+pub async fn after_concurrent_toggles_both_stores_agree(b: AvailabilityFixture) {
     let id = b.provider("p").await;
-    let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon()];
+    let daemons = [b.daemon(), b.daemon(), b.daemon()];
     for _ in 0..5 {
         let toggles = (0..12).map(|n| {
             let (daemon, id) = (&daemons[n % 3], &id);
@@ -137,12 +134,12 @@ pub async fn after_concurrent_toggles_both_stores_agree(b: AvailabilityBench) {
         }
         b.agree().await;
     }
-    let log = b.f.truth.log(&id, 1_000).await.unwrap();
+    let log = b.truth.log(&id, 1_000).await.unwrap();
     let turns = log.windows(2).all(|pair| pair[0].online != pair[1].online);
     assert!(turns, "each row is a flip: {log:?}");
 }
 
-pub async fn names_are_stored_unchanged(b: AvailabilityBench) {
+pub async fn names_are_stored_unchanged(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let listed = b.it.describe(&id).await.unwrap().unwrap();
     assert_eq!(listed.display_name.as_deref(), Some("Name of p"));

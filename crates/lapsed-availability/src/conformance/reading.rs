@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{AvailabilityBench, name};
+use super::{AvailabilityFixture, name};
 use crate::rules::SettingsPatch;
 use crate::{ProviderBeat, ProviderQuery, SessionChange, Source};
 use lapsed_core::error::Error;
 use lapsed_core::sweep::Cursor;
 use lapsed_core::system::System;
 
-pub async fn available_is_online_active_fresh_and_below_capacity(b: AvailabilityBench) {
+pub async fn available_is_online_active_fresh_and_below_capacity(b: AvailabilityFixture) {
     let [full, inactive, off] =
         [b.online("full").await, b.online("inactive").await, b.online("off").await];
     b.online("ok").await;
@@ -24,13 +24,13 @@ pub async fn available_is_online_active_fresh_and_below_capacity(b: Availability
     assert_eq!(b.it.count_available().await.unwrap().answer, 1);
     assert!(b.it.is_reachable(&full).await.unwrap().answer, "full, and there");
     let settings = b.it.settings().await.unwrap();
-    let truth = b.f.truth.available(&settings, None, 10).await.unwrap();
+    let truth = b.truth.available(&settings, None, 10).await.unwrap();
     assert_eq!(truth.len(), 1);
     assert_eq!((truth[0].id.as_str(), truth[0].active_session_count), ("ok", 0));
-    assert_eq!(b.f.truth.count_available(&settings).await.unwrap(), 1);
+    assert_eq!(b.truth.count_available(&settings).await.unwrap(), 1);
 }
 
-pub async fn silent_providers_are_unavailable_before_any_pass(b: AvailabilityBench) {
+pub async fn silent_providers_are_unavailable_before_any_pass(b: AvailabilityFixture) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
     assert_eq!(b.beat(&alive).await, ProviderBeat::Noted);
@@ -42,7 +42,7 @@ pub async fn silent_providers_are_unavailable_before_any_pass(b: AvailabilityBen
 }
 
 /// In pages of a few, everybody once, also with those in between who are not available.
-pub async fn pages_contain_each_provider_once(b: AvailabilityBench) {
+pub async fn pages_contain_each_provider_once(b: AvailabilityFixture) {
     let mut expected = BTreeSet::new();
     for n in 0..23 {
         let id = b.online(&format!("p{n:02}")).await;
@@ -63,7 +63,7 @@ pub async fn pages_contain_each_provider_once(b: AvailabilityBench) {
     let settings = b.it.settings().await.unwrap();
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = b.f.truth.available(&settings, after.as_ref(), 4).await.unwrap();
+        let page = b.truth.available(&settings, after.as_ref(), 4).await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.id.clone());
         found.extend(page.iter().map(|one| one.id.to_string()));
@@ -74,14 +74,14 @@ pub async fn pages_contain_each_provider_once(b: AvailabilityBench) {
 }
 
 /// A change takes effect at once, and invalid settings are refused.
-pub async fn settings_are_live_and_checked(b: AvailabilityBench) {
+pub async fn settings_are_live_and_checked(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let provider = id.clone();
     b.session(SessionChange::Accept { session: name("s"), provider }).await;
     let patch = SettingsPatch { max_customers_per_mitra: Some(1), ..Default::default() };
     assert_eq!(b.it.set_settings(&patch).await.unwrap().max_customers_per_mitra, 1);
     assert!(b.available().await.0.is_empty(), "full now");
-    let other = b.f.daemon();
+    let other = b.daemon();
     assert_eq!(other.settings().await.unwrap().max_customers_per_mitra, 1);
     let low = SettingsPatch {
         stale_after_seconds: Some(29),
@@ -90,10 +90,10 @@ pub async fn settings_are_live_and_checked(b: AvailabilityBench) {
     };
     assert!(matches!(b.it.set_settings(&low).await, Err(Error::Invalid(_))));
     let stale = b.it.settings_now().await.unwrap().stale_after_seconds;
-    assert_eq!(stale, b.f.stale.as_secs(), "nothing was changed");
+    assert_eq!(stale, b.ttl.as_secs(), "nothing was changed");
 }
 
-pub async fn without_required_heartbeats_nobody_is_silent(b: AvailabilityBench) {
+pub async fn without_required_heartbeats_nobody_is_silent(b: AvailabilityFixture) {
     b.online("p").await;
     let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
     b.it.set_settings(&patch).await.unwrap();
@@ -104,9 +104,9 @@ pub async fn without_required_heartbeats_nobody_is_silent(b: AvailabilityBench) 
 }
 
 /// Reads go to the truth after a mirror lost its data, until it is seeded again.
-pub async fn an_unseeded_mirror_is_not_read(b: AvailabilityBench) {
+pub async fn an_unseeded_mirror_is_not_read(b: AvailabilityFixture) {
     let id = b.online("p").await;
-    (b.f.lose)().await;
+    (b.lose)().await;
     assert_eq!(b.available().await, (vec!["p".to_owned()], Source::Truth));
     assert_eq!(b.it.count_online().await.unwrap().source, Source::Truth);
     let reachable = b.it.is_reachable(&id).await.unwrap();
@@ -121,7 +121,7 @@ pub async fn an_unseeded_mirror_is_not_read(b: AvailabilityBench) {
     b.agree().await;
 }
 
-pub async fn a_list_contains_names_and_session_counts(b: AvailabilityBench) {
+pub async fn a_list_contains_names_and_session_counts(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.provider("q").await;
     let provider = id.clone();
@@ -138,7 +138,7 @@ pub async fn a_list_contains_names_and_session_counts(b: AvailabilityBench) {
     assert!(status.is_online && status.is_reachable && status.is_available, "{status:?}");
 }
 
-pub async fn explain_gives_reasons(b: AvailabilityBench) {
+pub async fn explain_gives_reasons(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let verdict = async |id: &str| b.it.explain(id).await.unwrap().verdict;
     assert_eq!(verdict("p").await, "available");

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::{AvailabilityBench, name};
+use super::{AvailabilityFixture, name};
 use crate::SessionChange::{Accept, Cancel, End, Expire, Extend, Reroute, Resume};
 use crate::{SessionChange, SessionOutcome, SessionRefusal, SessionStatus};
 use lapsed_core::name::Name;
@@ -11,11 +11,11 @@ fn accept(session: &str, provider: &Name) -> SessionChange {
     Accept { session: name(session), provider: provider.clone() }
 }
 
-async fn counts(b: &AvailabilityBench, id: &Name) -> (u64, Option<u64>) {
+async fn counts(b: &AvailabilityFixture, id: &Name) -> (u64, Option<u64>) {
     (b.state(id).await.sessions, b.seen(id).await.sessions)
 }
 
-pub async fn a_session_is_accepted_extended_resumed_and_ended(b: AvailabilityBench) {
+pub async fn a_session_is_accepted_extended_resumed_and_ended(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let done = b.session(accept("s", &id)).await;
     assert!(done.mirrored);
@@ -34,7 +34,7 @@ pub async fn a_session_is_accepted_extended_resumed_and_ended(b: AvailabilityBen
 }
 
 /// Active, waiting to be paid for, active again: the provider is occupied all the time.
-pub async fn extending_keeps_the_provider_occupied(b: AvailabilityBench) {
+pub async fn extending_keeps_the_provider_occupied(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.session(accept("s", &id)).await;
     b.session(Extend { session: name("s") }).await;
@@ -50,7 +50,7 @@ pub async fn extending_keeps_the_provider_occupied(b: AvailabilityBench) {
 }
 
 /// One less here and one more there, in one step.
-pub async fn rerouting_moves_one_session_between_providers(b: AvailabilityBench) {
+pub async fn rerouting_moves_one_session_between_providers(b: AvailabilityFixture) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.session(accept("s", &p)).await;
     b.session(Reroute { session: name("s"), to: q.clone() }).await;
@@ -63,7 +63,7 @@ pub async fn rerouting_moves_one_session_between_providers(b: AvailabilityBench)
 }
 
 /// A second end changes nothing, and nothing below nothing is counted.
-pub async fn an_ended_session_stays_ended(b: AvailabilityBench) {
+pub async fn an_ended_session_stays_ended(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.session(accept("s", &id)).await;
     b.session(End { session: name("s") }).await;
@@ -80,7 +80,7 @@ pub async fn an_ended_session_stays_ended(b: AvailabilityBench) {
 }
 
 /// Nobody gets more than it can have, nor what it may not have.
-pub async fn full_and_deactivated_providers_get_no_session(b: AvailabilityBench) {
+pub async fn full_and_deactivated_providers_get_no_session(b: AvailabilityFixture) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.session(accept("s", &p)).await;
     b.session(accept("t", &p)).await;
@@ -95,7 +95,7 @@ pub async fn full_and_deactivated_providers_get_no_session(b: AvailabilityBench)
     b.agree().await;
 }
 
-pub async fn a_session_is_accepted_by_one_provider(b: AvailabilityBench) {
+pub async fn a_session_is_accepted_by_one_provider(b: AvailabilityFixture) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     let both = [accept("s", &p), accept("s", &q)];
     let answers = join_all(both.iter().map(|change| b.it.change_session(change))).await;
@@ -108,12 +108,12 @@ pub async fn a_session_is_accepted_by_one_provider(b: AvailabilityBench) {
 }
 
 /// C8: two concurrent changes update the mirror in any order.
-pub async fn trap_c8_concurrent_changes_end_with_the_truths_count(b: AvailabilityBench) {
+pub async fn trap_c8_concurrent_changes_end_with_the_truths_count(b: AvailabilityFixture) {
     let many =
         crate::rules::SettingsPatch { max_customers_per_mitra: Some(1_000), ..Default::default() };
     b.it.set_settings(&many).await.unwrap();
     let ids = [b.online("p").await, b.online("q").await];
-    let daemons = [b.f.daemon(), b.f.daemon(), b.f.daemon(), b.f.daemon()];
+    let daemons = [b.daemon(), b.daemon(), b.daemon(), b.daemon()];
     let story = |n: usize| {
         let (daemon, ids) = (&daemons[n % 4], &ids);
         async move {

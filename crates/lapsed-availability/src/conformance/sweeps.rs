@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-use super::{AvailabilityBench, has_beat, name};
+use super::{AvailabilityFixture, has_beat, name};
 use crate::rules::SettingsPatch;
 use crate::{Availability, Flip, ProviderBeat, Source};
 use lapsed_core::name::Name;
@@ -15,17 +15,17 @@ use lapsed_core::sweep::{Batch, Outcome, PassMode, Refusal, Stopped, Sweep};
 use lapsed_core::system::{Restored, System};
 
 /// The mirror decides, and the sweeper dies before the truth knows.
-async fn decide_offline(b: &AvailabilityBench, id: &Name) -> Batch {
+async fn decide_offline(b: &AvailabilityFixture, id: &Name) -> Batch {
     let suspects: Vec<_> = b.suspects().await.into_iter().filter(|one| one.key == *id).collect();
     assert_eq!(suspects.len(), 1, "{id} is not suspected");
     let batch = b.batch(suspects);
-    let stale_ms = b.f.stale.as_millis() as u64;
-    let decided = b.f.mirror.decide(&batch, stale_ms).await.unwrap();
+    let stale_ms = b.ttl.as_millis() as u64;
+    let decided = b.mirror.decide(&batch, stale_ms).await.unwrap();
     assert!(decided[0].is_ok(), "{decided:?}");
     batch
 }
 
-pub async fn silent_providers_are_set_offline_once(b: AvailabilityBench) {
+pub async fn silent_providers_are_set_offline_once(b: AvailabilityFixture) {
     let [silent, alive] = [b.online("silent").await, b.online("alive").await];
     b.silence().await;
     b.beat(&alive).await;
@@ -41,7 +41,7 @@ pub async fn silent_providers_are_set_offline_once(b: AvailabilityBench) {
     let receipts = b.receipts().await;
     assert_eq!(receipts.len(), 1);
     assert_eq!((&receipts[0].key, receipts[0].reason), (&silent, Reason::HeartbeatStale));
-    let log = b.f.truth.log(&silent, 10).await.unwrap();
+    let log = b.truth.log(&silent, 10).await.unwrap();
     assert_eq!(log.iter().map(|flap| flap.online).collect::<Vec<_>>(), [false, true]);
     assert_eq!(b.beat(&silent).await, ProviderBeat::Offline, "it is told");
     let again = b.sweep().await;
@@ -50,7 +50,7 @@ pub async fn silent_providers_are_set_offline_once(b: AvailabilityBench) {
 }
 
 /// C5: silent when the page was read, and a beat arrived first.
-pub async fn trap_c5_a_heartbeat_before_the_decision_wins(b: AvailabilityBench) {
+pub async fn trap_c5_a_heartbeat_before_the_decision_wins(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     let suspects = b.suspects().await;
@@ -64,7 +64,7 @@ pub async fn trap_c5_a_heartbeat_before_the_decision_wins(b: AvailabilityBench) 
 
 /// From the decision on nobody finds it by the mirror; a beat is the truth's to judge, which has not set it
 /// offline.
-pub async fn a_heartbeat_while_pending_offline_is_judged_by_the_truth(b: AvailabilityBench) {
+pub async fn a_heartbeat_while_pending_offline_is_judged_by_the_truth(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
@@ -82,19 +82,21 @@ pub async fn a_heartbeat_while_pending_offline_is_judged_by_the_truth(b: Availab
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "whom it told that it is online stays so: {report:?}");
     assert!(b.state(&id).await.online && b.seen(&id).await.online);
-    assert_eq!(b.f.truth.log(&id, 9).await.unwrap().len(), 1);
+    assert_eq!(b.truth.log(&id, 9).await.unwrap().len(), 1);
     b.agree().await;
 }
 
 /// The truth has set the provider offline, but the mirror was not updated: the truth answers the
 /// heartbeat.
-pub async fn a_heartbeat_after_the_truth_set_it_offline_is_answered_offline(b: AvailabilityBench) {
+pub async fn a_heartbeat_after_the_truth_set_it_offline_is_answered_offline(
+    b: AvailabilityFixture,
+) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = decide_offline(&b, &id).await;
     let epoch = b.state(&id).await.epoch;
     let flip = Flip { id: id.clone(), epoch, silent_ms: None, decided_ago_ms: 0 };
-    b.f.truth.flip(&batch, &[flip], b.f.stale.as_millis() as u64).await.unwrap();
+    b.truth.flip(&batch, &[flip], b.ttl.as_millis() as u64).await.unwrap();
     assert!(b.seen(&id).await.pending_offline.is_some(), "nobody has told the mirror");
     assert_eq!(b.beat(&id).await, ProviderBeat::Offline);
     assert_eq!(b.sweep().await.reclaimed, 0, "once is enough");
@@ -104,7 +106,7 @@ pub async fn a_heartbeat_after_the_truth_set_it_offline_is_answered_offline(b: A
 }
 
 /// Only the truth or a toggle ends pending offline.
-pub async fn only_a_toggle_voids_pending_offline(b: AvailabilityBench) {
+pub async fn only_a_toggle_voids_pending_offline(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
@@ -115,7 +117,7 @@ pub async fn only_a_toggle_voids_pending_offline(b: AvailabilityBench) {
     b.agree().await;
 }
 
-pub async fn a_toggle_after_the_decision_wins(b: AvailabilityBench) {
+pub async fn a_toggle_after_the_decision_wins(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = decide_offline(&b, &id).await;
@@ -125,17 +127,17 @@ pub async fn a_toggle_after_the_decision_wins(b: AvailabilityBench) {
     assert!(matches!(answer.outcomes[0], Outcome::Refused(Refusal::Moved | Refusal::Alive)));
     assert!(b.state(&id).await.online && b.seen(&id).await.online);
     assert_eq!(b.sweep().await.reclaimed, 0);
-    assert_eq!(b.f.truth.log(&id, 10).await.unwrap().len(), 1);
+    assert_eq!(b.truth.log(&id, 10).await.unwrap().len(), 1);
     b.agree().await;
 }
 
 /// Its daemon could not reach the mirror, so that the beat went to the truth: it is not declared silent at
 /// all, so that nobody tells it that it is offline.
-pub async fn a_heartbeat_that_reached_the_truth_wins(b: AvailabilityBench) {
+pub async fn a_heartbeat_that_reached_the_truth_wins(b: AvailabilityFixture) {
     let id = b.online("p").await;
     let epoch = b.state(&id).await.epoch;
     b.silence().await;
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
+    assert_eq!(b.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     let state = b.state(&id).await;
@@ -148,11 +150,11 @@ pub async fn a_heartbeat_that_reached_the_truth_wins(b: AvailabilityBench) {
 }
 
 /// The same after the mirror has decided: the truth does not carry it out, and brings it back.
-pub async fn a_heartbeat_that_reached_the_truth_after_the_decision_wins(b: AvailabilityBench) {
+pub async fn a_heartbeat_that_reached_the_truth_after_the_decision_wins(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
-    assert_eq!(b.f.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
+    assert_eq!(b.truth.beat(std::slice::from_ref(&id)).await.unwrap(), [ProviderBeat::Noted]);
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 0, "{report:?}");
     assert!(b.state(&id).await.online);
@@ -162,19 +164,19 @@ pub async fn a_heartbeat_that_reached_the_truth_after_the_decision_wins(b: Avail
     b.agree().await;
 }
 
-pub async fn the_next_pass_continues_for_a_sweeper_that_died(b: AvailabilityBench) {
+pub async fn the_next_pass_continues_for_a_sweeper_that_died(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     decide_offline(&b, &id).await;
     let report = b.sweep().await;
     assert_eq!(report.reclaimed, 1, "{report:?}");
     assert!(!b.state(&id).await.online && b.seen(&id).await.pending_offline.is_none());
-    assert_eq!((b.receipts().await.len(), b.f.truth.log(&id, 9).await.unwrap().len()), (1, 2));
+    assert_eq!((b.receipts().await.len(), b.truth.log(&id, 9).await.unwrap().len()), (1, 2));
     assert_eq!(b.sweep().await.suspects, 0);
     b.agree().await;
 }
 
-pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
+pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityFixture) {
     let mut ids = Vec::new();
     for n in 0..9 {
         ids.push(b.online(&format!("p{n}")).await);
@@ -184,7 +186,7 @@ pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
     for n in 0..9 {
         b.online(&format!("alive-{n}")).await;
     }
-    let daemons: Vec<Arc<Availability>> = (0..4).map(|_| b.f.daemon()).collect();
+    let daemons: Vec<Arc<Availability>> = (0..4).map(|_| b.daemon()).collect();
     let sweepers: Vec<_> = daemons.iter().map(|daemon| b.sweeper(daemon)).collect();
     let (_stopper, stop) = StopSignal::channel();
     let passes = sweepers.iter().map(|sweeper| sweeper.pass(PassMode::Reclaim, 0, &stop));
@@ -193,13 +195,13 @@ pub async fn trap_c6_many_sweepers_flip_once(b: AvailabilityBench) {
     assert_eq!(reclaimed, 9, "{reports:?}");
     assert_eq!(b.receipts().await.len(), 9);
     for id in &ids {
-        assert_eq!(b.f.truth.log(id, 10).await.unwrap().len(), 2, "{id}");
+        assert_eq!(b.truth.log(id, 10).await.unwrap().len(), 2, "{id}");
     }
     b.agree().await;
 }
 
 /// A batch whose answer was lost is settled, and does not come after that.
-pub async fn a_batch_settled_as_not_done_is_never_carried_out(b: AvailabilityBench) {
+pub async fn a_batch_settled_as_not_done_is_never_carried_out(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     let batch = decide_offline(&b, &id).await;
@@ -210,8 +212,8 @@ pub async fn a_batch_settled_as_not_done_is_never_carried_out(b: AvailabilityBen
         silent_ms: Some(1),
         decided_ago_ms: 0,
     };
-    let stale_ms = b.f.stale.as_millis() as u64;
-    let late = b.f.truth.flip(&batch, &[flip], stale_ms).await;
+    let stale_ms = b.ttl.as_millis() as u64;
+    let late = b.truth.flip(&batch, &[flip], stale_ms).await;
     assert!(late.is_err(), "{late:?}");
     assert!(b.state(&id).await.online);
     assert_eq!(b.sweep().await.reclaimed, 1, "by another batch");
@@ -223,7 +225,7 @@ pub async fn a_batch_settled_as_not_done_is_never_carried_out(b: AvailabilityBen
     assert_eq!(b.it.settle(&of).await.unwrap(), carried);
 }
 
-pub async fn a_dry_run_changes_nothing(b: AvailabilityBench) {
+pub async fn a_dry_run_changes_nothing(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     let (_stopper, stop) = StopSignal::channel();
@@ -235,7 +237,7 @@ pub async fn a_dry_run_changes_nothing(b: AvailabilityBench) {
 }
 
 /// Most of many at once: likelier the network than the people.
-pub async fn the_brake_holds_when_most_fall_silent_at_once(b: AvailabilityBench) {
+pub async fn the_brake_holds_when_most_fall_silent_at_once(b: AvailabilityFixture) {
     for n in 0..12 {
         b.online(&format!("p{n:02}")).await;
     }
@@ -250,7 +252,7 @@ pub async fn the_brake_holds_when_most_fall_silent_at_once(b: AvailabilityBench)
 /// As from a crontab, or by daemons that take turns: who was set offline before is known to a process that has seen
 /// nothing of it.
 pub async fn providers_that_fall_silent_one_after_another_are_a_mass_death_to_every_daemon(
-    b: AvailabilityBench,
+    b: AvailabilityFixture,
 ) {
     let mut ids = Vec::new();
     for n in 0..12 {
@@ -258,27 +260,27 @@ pub async fn providers_that_fall_silent_one_after_another_are_a_mass_death_to_ev
     }
     let single_pass = async || {
         let (_stopper, stop) = StopSignal::channel();
-        b.sweeper(&b.f.daemon()).pass(PassMode::Reclaim, 0, &stop).await
+        b.sweeper(&b.daemon()).pass(PassMode::Reclaim, 0, &stop).await
     };
     let beat = async |ids: &[Name]| {
         for id in ids {
             b.beat(id).await;
         }
     };
-    (b.f.advance)(b.f.stale * 11 / 20).await;
+    (b.advance)(b.ttl * 11 / 20).await;
     beat(&ids[4..]).await;
-    (b.f.advance)(b.f.stale / 2).await;
+    (b.advance)(b.ttl / 2).await;
     let first = single_pass().await;
     assert_eq!((first.reclaimed, first.stopped), (4, Stopped::Done), "{first:?}");
     beat(&ids[8..]).await;
-    (b.f.advance)(b.f.stale * 11 / 20).await;
+    (b.advance)(b.ttl * 11 / 20).await;
     let second = single_pass().await;
     assert_eq!((second.reclaimed, second.stopped), (0, Stopped::Brake), "8 of 12: {second:?}");
 }
 
 /// The operator says something to one daemon; the others hear of it, or ask again.
-pub async fn the_operators_brake_setting_is_followed(b: AvailabilityBench) {
-    let (system, other) = (&b.f.id, b.f.daemon());
+pub async fn the_operators_brake_setting_is_followed(b: AvailabilityFixture) {
+    let (system, other) = (b.it.id(), b.daemon());
     let (here, there) = (b.it.services(), other.services());
     for services in [&here, &there] {
         assert_eq!(services.brake_setting(system).await.unwrap(), BrakeSetting::Auto);
@@ -297,7 +299,7 @@ pub async fn the_operators_brake_setting_is_followed(b: AvailabilityBench) {
 }
 
 /// C11, P2: the lateness is measured by one clock.
-pub async fn trap_c11_evidence_uses_one_clock(b: AvailabilityBench) {
+pub async fn trap_c11_evidence_uses_one_clock(b: AvailabilityFixture) {
     b.online("p").await;
     b.silence().await;
     assert_eq!(b.sweep().await.reclaimed, 1);
@@ -308,7 +310,7 @@ pub async fn trap_c11_evidence_uses_one_clock(b: AvailabilityBench) {
     assert!(evidence.late_ms < 60_000, "{evidence:?}");
 }
 
-pub async fn restoring_sets_online_unless_toggled_since(b: AvailabilityBench) {
+pub async fn restoring_sets_online_unless_toggled_since(b: AvailabilityFixture) {
     let [p, q] = [b.online("p").await, b.online("q").await];
     b.silence().await;
     assert_eq!(b.sweep().await.reclaimed, 2);
@@ -329,20 +331,20 @@ pub async fn restoring_sets_online_unless_toggled_since(b: AvailabilityBench) {
 }
 
 /// Suspected by the settings of before, and not set offline by those of now.
-pub async fn a_pass_uses_current_settings(b: AvailabilityBench) {
+pub async fn a_pass_uses_current_settings(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.silence().await;
     let suspects = b.suspects().await;
     assert_eq!(suspects.len(), 1);
     let patch = SettingsPatch { require_ping: Some(false), ..Default::default() };
-    b.f.truth.set_settings(&patch).await.unwrap();
+    b.truth.set_settings(&patch).await.unwrap();
     let answer = b.it.reclaim(b.batch(suspects)).await.unwrap();
     assert_eq!(answer.outcomes, [Outcome::Refused(Refusal::Alive)]);
     assert!(b.state(&id).await.online && b.seen(&id).await.pending_offline.is_none());
 }
 
 /// X7: the truth lost the toggle that a decision was about.
-pub async fn trap_x7_pending_offline_of_a_lost_epoch_is_dropped(b: AvailabilityBench) {
+pub async fn trap_x7_pending_offline_of_a_lost_epoch_is_dropped(b: AvailabilityFixture) {
     let id = b.online("p").await;
     b.corrupt_mirror(&id, |state| state.epoch += 1_000_000_000).await;
     b.silence().await;

@@ -13,53 +13,48 @@ pub mod reclaims;
 pub mod records;
 pub mod repeats;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 
-pub use crate::conformance::name;
-use crate::conformance::{Advance, unique};
-use crate::name::Name;
+use crate::conformance::{SystemFixture, TestOwners, TestStore, unique};
+pub use crate::conformance::{batch_id, keys_of, name, names};
 use crate::owner::Claim;
-use crate::receipt::{Receipt, ReceiptQuery};
-use crate::schedule::StopSignal;
 use crate::sessions::{
     ReferenceChange, Session, SessionProfile, Sessions, SessionsParts, SessionsStore,
 };
-use crate::store::Store;
-use crate::sweep::policy::Policy;
-use crate::sweep::{
-    Batch, BatchAnswer, BatchId, Cursor, PageRequest, PassMode, PassReport, Suspect, Sweeper,
-    SweeperParts,
-};
 
-/// A fresh store under test, and a way to advance its clock.
+/// Sessions on a fresh store.
 pub struct SessionsFixture {
-    /// The sessions under test.
     pub sessions: Arc<dyn SessionsStore>,
-    /// The store that the system runs on.
-    pub store: Arc<dyn Store>,
-    /// How long a heartbeat lasts; short if the fixture has to wait for it on the real clock.
-    pub ttl: Duration,
-    /// How long a session without references is kept; short for the same reason.
+    /// How long a session without references is kept; short if the fixture has to wait for it.
     pub grace: Duration,
-    /// Advances the store's clock by that much, and returns when it has.
-    pub advance: Advance,
-    /// Values that must be dropped only with the fixture.
-    pub keep: Box<dyn std::any::Any + Send + Sync>,
+    base: SystemFixture<TestOwners>,
+}
+
+impl Deref for SessionsFixture {
+    type Target = SystemFixture<TestOwners>;
+    fn deref(&self) -> &SystemFixture<TestOwners> {
+        &self.base
+    }
 }
 
 impl SessionsFixture {
+    pub fn new(
+        sessions: Arc<dyn SessionsStore>,
+        (ttl, grace): (Duration, Duration),
+        on: TestStore,
+    ) -> Self {
+        let base = SystemFixture::new(sessions.clone(), sessions.clone() as TestOwners, ttl, on);
+        SessionsFixture { sessions, grace, base }
+    }
+
     /// The fixture after its store has served for long enough that no store-away grace is running.
     pub async fn settled(self) -> Self {
         self.elapse().await;
         self
-    }
-
-    /// The TTL in milliseconds.
-    pub fn ttl_ms(&self) -> u64 {
-        self.ttl.as_millis() as u64
     }
 
     /// The grace in milliseconds.
@@ -70,23 +65,6 @@ impl SessionsFixture {
     /// Advances the clock until silent owners are overdue and sessions without references are orphans.
     pub async fn elapse(&self) {
         (self.advance)(self.ttl.max(self.grace)).await;
-    }
-
-    /// Advances the clock by `span` while `others` send heartbeats.
-    pub async fn outlive(&self, span: Duration, others: &[&Claim]) {
-        let steps = (4 * span.as_millis()).div_ceil(self.ttl.as_millis()).max(1) as u32;
-        for _ in 0..steps {
-            (self.advance)(span / steps).await;
-            for other in others {
-                self.sessions.beat(other).await.expect("the living beat");
-            }
-        }
-    }
-
-    /// Starts an incarnation and returns its claim.
-    pub async fn start(&self, owner: &str) -> Claim {
-        let beat = self.sessions.start(&name(owner), self.ttl_ms()).await.expect("start");
-        Claim::exact(name(owner), beat.incarnation)
     }
 
     /// Creates sessions without references.
@@ -138,52 +116,6 @@ impl SessionsFixture {
         self.session(id).await.expect("the session is there").references
     }
 
-    pub async fn now_ms(&self) -> u64 {
-        self.store.info().await.expect("info").now_ms
-    }
-
-    /// One page of suspects, without a brake.
-    pub async fn suspects(&self) -> Vec<Suspect> {
-        self.suspects_within(None).await
-    }
-
-    /// One page of suspects while at most `undeclared_max` owners may be declared dead.
-    pub async fn suspects_within(&self, undeclared_max: Option<usize>) -> Vec<Suspect> {
-        let request = PageRequest { after: Cursor::default(), limit: 1_000, undeclared_max };
-        self.sessions.suspects(request).await.expect("suspects").suspects
-    }
-
-    /// Reclaims one batch under a unique sweeper name.
-    pub async fn reclaim(&self, suspects: Vec<Suspect>) -> BatchAnswer {
-        let id = BatchId { sweeper: unique("by-hand").into(), number: 1 };
-        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
-        self.sessions.reclaim(batch).await.expect("reclaim")
-    }
-
-    /// A sweeper with that policy and a unique name that begins with `who`.
-    pub fn sweeper(&self, who: &str, policy: Policy) -> Sweeper {
-        Sweeper::new(
-            SweeperParts::new(unique(who), self.sessions.clone(), self.store.clone())
-                .policy(policy),
-        )
-    }
-
-    /// Runs one pass with that policy; its report lists what it reclaimed.
-    pub async fn pass(&self, who: &str, act: PassMode, policy: Policy) -> PassReport {
-        let (_stopper, stop) = StopSignal::channel();
-        self.sweeper(who, policy).pass(act, 1_000, &stop).await
-    }
-
-    pub async fn sweep(&self) -> PassReport {
-        self.pass("s", PassMode::Reclaim, Policy::default()).await
-    }
-
-    /// All receipts, oldest first.
-    pub async fn receipts(&self) -> Vec<Receipt> {
-        let query = ReceiptQuery { after: Some(0), limit: 10_000, ..ReceiptQuery::default() };
-        self.store.receipts(self.sessions.system(), query).await.expect("receipts")
-    }
-
     /// The system that works on the store under test.
     pub fn system(&self) -> Sessions {
         Sessions::new(
@@ -196,17 +128,6 @@ impl SessionsFixture {
     }
 }
 
-pub fn names(texts: &[&str]) -> Vec<Name> {
-    texts.iter().map(|text| name(text)).collect()
-}
-
-/// Keys of the suspects, sorted.
-pub fn keys(suspects: &[Suspect]) -> Vec<String> {
-    let mut keys: Vec<String> = suspects.iter().map(|s| s.key.to_string()).collect();
-    keys.sort();
-    keys
-}
-
 /// A profile with that value, and a broadcaster.
 pub fn profile(value: &str, broadcaster: &str) -> SessionProfile {
     SessionProfile {
@@ -216,70 +137,69 @@ pub fn profile(value: &str, broadcaster: &str) -> SessionProfile {
     }
 }
 
-/// Generates one test per case. `$make` is an `async fn() -> SessionsFixture`. A store on the real clock passes a
-/// second argument, an `async fn(impl AsyncFnMut())` that runs a case: it can run a case again, with
-/// a new fixture, if the machine stood still during it.
+/// Every case as a test of a store: see [`conformance_suite!`](crate::conformance_suite). The expression makes a
+/// [`SessionsFixture`].
 #[macro_export]
 macro_rules! sessions_conformance {
-    ($make:ident) => {
-        $crate::sessions_conformance!($make, $crate::conformance::once);
-    };
-    ($make:ident, $run:path) => {
-        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], repeats: [
-            repeated_changes_of_references_count_once,
-        ]);
-        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], lifecycle: [
-            a_session_goes_through_its_full_lifecycle,
-            a_session_nobody_connects_to_is_not_disconnected,
-            resuming_restarts_the_grace_period,
-            activating_again_keeps_absent_fields,
-            a_disconnect_never_goes_below_zero,
-            an_incarnation_may_have_several_references_to_a_session,
-            a_deletion_is_refused_while_somebody_is_connected,
-            trap_b6_a_missing_session_is_not_created,
-            trap_b7_a_broadcasters_newer_session_is_kept,
-            an_update_keeps_absent_fields,
-            the_pointer_moves_with_a_session_to_its_new_broadcaster,
-            references_of_an_incarnation_are_paged,
-            explain_gives_reasons,
-        ]);
-        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], owners: [
-            trap_b5_references_end_with_their_incarnation,
-            trap_b5_a_restarted_owner_neither_keeps_nor_hides_old_references,
-            the_first_connect_of_a_new_name_starts_it,
-            a_heartbeat_before_the_reclaim_wins,
-            trap_x4_a_death_takes_effect_at_once_and_references_go_in_batches,
-            a_dead_owner_is_refused_and_changes_nothing,
-            retiring_releases_references_in_batches,
-            what_a_crashed_retire_left_is_swept,
-            a_session_stays_while_one_of_its_owners_is_alive,
-            the_brake_spares_only_undeclared_owners,
-            a_held_brake_spares_orphans_too,
-            an_overdue_owner_without_references_is_declared_dead,
-            the_threshold_is_the_longer_of_ttl_and_grace,
-        ]);
-        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], reclaims: [
-            orphans_are_deleted_and_active_sessions_are_not,
-            a_session_that_was_never_connected_is_deleted_after_one_grace,
-            trap_b2_a_reconnect_before_the_reclaim_wins,
-            trap_b2_a_resume_before_the_reclaim_wins,
-            trap_b3_an_active_session_is_never_among_the_orphans,
-            trap_b4_a_refused_suspect_is_not_listed_again,
-            trap_b7_the_sweep_keeps_a_newer_sessions_pointer,
-            trap_b8_no_session_is_deleted_a_millisecond_early,
-            trap_b9_limits_are_honoured,
-            two_sweepers_count_each_reclaim_once,
-            a_dry_run_lists_what_a_pass_does,
-            a_pass_that_stops_early_resumes,
-            the_same_suspect_twice_in_a_batch_counts_once,
-            trap_x5_a_stalled_leader_is_refused_by_the_store,
-        ]);
-        $crate::conformance_cases!($make, $run, [$crate::sessions::conformance], records: [
-            receipts_contain_the_evidence,
-            a_lost_answer_is_settled_by_batch,
-            restore_works_once_and_only_if_the_key_is_free,
-            restoring_a_session_keeps_a_newer_sessions_pointer,
-            receipts_and_owners_beyond_retention_are_removed,
-        ]);
+    ($($store:tt)*) => {
+        $crate::conformance_suite! {
+            ($($store)*) $crate::sessions::conformance as SessionsFixture,
+            repeats: [
+                repeated_changes_of_references_count_once,
+            ],
+            lifecycle: [
+                a_session_goes_through_its_full_lifecycle,
+                a_session_nobody_connects_to_is_not_disconnected,
+                resuming_restarts_the_grace_period,
+                activating_again_keeps_absent_fields,
+                a_disconnect_never_goes_below_zero,
+                an_incarnation_may_have_several_references_to_a_session,
+                a_deletion_is_refused_while_somebody_is_connected,
+                trap_b6_a_missing_session_is_not_created,
+                trap_b7_a_broadcasters_newer_session_is_kept,
+                an_update_keeps_absent_fields,
+                the_pointer_moves_with_a_session_to_its_new_broadcaster,
+                references_of_an_incarnation_are_paged,
+                explain_gives_reasons,
+            ],
+            owners: [
+                trap_b5_references_end_with_their_incarnation,
+                trap_b5_a_restarted_owner_neither_keeps_nor_hides_old_references,
+                the_first_connect_of_a_new_name_starts_it,
+                a_heartbeat_before_the_reclaim_wins,
+                trap_x4_a_death_takes_effect_at_once_and_references_go_in_batches,
+                a_dead_owner_is_refused_and_changes_nothing,
+                retiring_releases_references_in_batches,
+                what_a_crashed_retire_left_is_swept,
+                a_session_stays_while_one_of_its_owners_is_alive,
+                the_brake_spares_only_undeclared_owners,
+                a_held_brake_spares_orphans_too,
+                an_overdue_owner_without_references_is_declared_dead,
+                the_threshold_is_the_longer_of_ttl_and_grace,
+            ],
+            reclaims: [
+                orphans_are_deleted_and_active_sessions_are_not,
+                a_session_that_was_never_connected_is_deleted_after_one_grace,
+                trap_b2_a_reconnect_before_the_reclaim_wins,
+                trap_b2_a_resume_before_the_reclaim_wins,
+                trap_b3_an_active_session_is_never_among_the_orphans,
+                trap_b4_a_refused_suspect_is_not_listed_again,
+                trap_b7_the_sweep_keeps_a_newer_sessions_pointer,
+                trap_b8_no_session_is_deleted_a_millisecond_early,
+                trap_b9_limits_are_honoured,
+                two_sweepers_count_each_reclaim_once,
+                a_dry_run_lists_what_a_pass_does,
+                a_pass_that_stops_early_resumes,
+                the_same_suspect_twice_in_a_batch_counts_once,
+                trap_x5_a_stalled_leader_is_refused_by_the_store,
+            ],
+            records: [
+                receipts_contain_the_evidence,
+                a_lost_answer_is_settled_by_batch,
+                restore_works_once_and_only_if_the_key_is_free,
+                restoring_a_session_keeps_a_newer_sessions_pointer,
+                receipts_and_owners_beyond_retention_are_removed,
+            ],
+        }
     };
 }

@@ -4,68 +4,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapsed_availability::conformance::AvailabilityFixture;
-use lapsed_availability::memory::MemoryMirror;
-use lapsed_core::clock::{Clock, ManualClock, SystemClock};
+use lapsed_availability::availability_conformance;
+use lapsed_availability::conformance::{AvailabilityFixture, memory_mirror};
+use lapsed_core::clock::{Clock, SystemClock};
 use lapsed_core::{Kind, SystemId};
-use lapsed_embedded::{Embedded, Options};
+use lapsed_testbed::steadily_async;
 
-fn id() -> SystemId {
-    SystemId::new(Kind::Availability, "default").unwrap()
-}
+use crate::fixture::{Opened, folder, memory};
 
 /// Both stores on one clock.
-fn fixture(
-    store: Embedded,
-    clock: Arc<dyn Clock>,
-    advance: impl Fn(Duration) -> futures::future::BoxFuture<'static, ()> + Send + Sync + 'static,
-    stale: Duration,
-    keep: Box<dyn std::any::Any + Send + Sync>,
-) -> AvailabilityFixture {
-    let mirror = Arc::new(MemoryMirror::new(clock.clone(), None));
-    let lost = mirror.clone();
-    AvailabilityFixture {
-        id: id(),
-        truth: store.availability(id()).unwrap(),
-        mirror,
-        stale,
-        advance: Box::new(advance),
-        lose: Box::new(move || {
-            lost.lose();
-            Box::pin(async {})
-        }),
-        clock,
-        keep,
-    }
+fn fixture((store, on): Opened, clock: Arc<dyn Clock>, stale: Duration) -> AvailabilityFixture {
+    let id = SystemId::new(Kind::Availability, "default").unwrap();
+    let mirror = memory_mirror(clock.clone());
+    let truth = store.availability(id.clone()).unwrap();
+    AvailabilityFixture::new(id, truth, mirror, stale, clock, on)
 }
 
-mod in_memory {
-    use super::*;
-
-    async fn make() -> AvailabilityFixture {
-        let clock = ManualClock::at(1_700_000_000_000);
-        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
-        let options = Options { clock: shared.clone(), ..Options::default() };
-        let store = Embedded::in_memory(options).unwrap();
-        let advance = move |span| -> futures::future::BoxFuture<'static, ()> {
-            clock.advance(span);
-            Box::pin(async {})
-        };
-        fixture(store, shared, advance, Duration::from_secs(90), Box::new(()))
-    }
-    lapsed_availability::availability_conformance!(make);
+fn in_memory() -> AvailabilityFixture {
+    let (opened, clock) = memory();
+    fixture(opened, Arc::new(clock), Duration::from_secs(90))
 }
 
-mod in_a_folder {
-    use super::*;
-
-    async fn make() -> AvailabilityFixture {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Embedded::open(folder.path(), Options::default()).unwrap();
-        let advance = |span| -> futures::future::BoxFuture<'static, ()> {
-            Box::pin(tokio::time::sleep(span))
-        };
-        fixture(store, SystemClock::shared(), advance, Duration::from_secs(1), Box::new(folder))
-    }
-    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
-}
+availability_conformance!(in_memory, in_memory());
+availability_conformance!(
+    in_a_folder,
+    fixture(folder(), SystemClock::shared(), Duration::from_secs(1)),
+    steadily_async
+);

@@ -179,7 +179,7 @@ impl Story {
     }
 
     async fn sweep(&mut self) {
-        self.f.sweep("s").await;
+        self.f.sweep().await;
         for receipt in self.f.receipts().await {
             let done: lapsed_core::inflight::RecoveredJob =
                 serde_json::from_value(receipt.removed).unwrap();

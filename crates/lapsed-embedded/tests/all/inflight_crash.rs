@@ -144,7 +144,7 @@ async fn trap_e1_a_crash_during_a_step_leaves_no_partial_write() {
             assert!(seen == before || seen == after, "{kind:?}, crash {at}: {seen:?}");
             outcomes.push(seen == after);
             (g.advance)(g.ttl).await;
-            g.sweep("s").await;
+            g.sweep().await;
             assert_eq!(g.counts().await.in_flight, 0, "{kind:?}, crash {at}: and it goes on");
         }
         assert_eq!(outcomes.first().zip(outcomes.last()), Some((&false, &true)), "{kind:?}");
@@ -199,11 +199,11 @@ async fn after_an_absence_workers_get_a_whole_ttl() {
     clock.advance(Duration::from_secs(3_600));
     let f = reopen();
     clock.advance(f.ttl - Duration::from_millis(1));
-    let held = f.sweep("s").await;
+    let held = f.sweep().await;
     assert_eq!((held.reclaimed, held.stopped), (0, Stopped::Brake), "{held:?}");
     assert_eq!(f.complete(&claim, &jobs[0]).await, Finished::Done);
     clock.advance(Duration::from_millis(1));
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     let counts = f.counts().await;
     assert_eq!((counts.completed, counts.queued, counts.in_flight), (1, 1, 0));
 }

@@ -207,7 +207,7 @@ async fn a_waiter_is_notified_of_jobs_put_back() {
     let f = crate::fixture::inflight_in_memory().0.settled().await;
     f.working("w", &["a"]).await;
     let other = f.start("other").await;
-    f.outlive(&[&other]).await;
+    f.outlive(f.ttl, &[&other]).await;
     let waiter = f.inflight.waiter(&name("q")).unwrap();
     let waiting = async {
         waiter.notified().await;
@@ -215,7 +215,7 @@ async fn a_waiter_is_notified_of_jobs_put_back() {
     };
     let sweeping = async {
         tokio::task::yield_now().await;
-        assert_eq!(f.sweep("s").await.reclaimed, 1);
+        assert_eq!(f.sweep().await.reclaimed, 1);
     };
     let (taken, ()) = futures::join!(waiting, sweeping);
     assert_eq!(taken, "a");

@@ -1,16 +1,8 @@
-//! The conformance suite of `leases` on the embedded store: in memory under a clock that is moved by
-//! hand, and in a folder under the real one.
+//! The conformance suite of `leases` on the embedded store: in memory under a clock that is moved
+//! by hand, and in a folder under the real one.
 
-mod in_memory {
-    async fn make() -> lapsed_core::leases::conformance::LeasesFixture {
-        crate::fixture::leases_in_memory().0
-    }
-    lapsed_core::leases_conformance!(make);
-}
+use lapsed_core::leases_conformance;
+use lapsed_testbed::steadily_async;
 
-mod in_a_folder {
-    async fn make() -> lapsed_core::leases::conformance::LeasesFixture {
-        crate::fixture::leases_in_folder()
-    }
-    lapsed_core::leases_conformance!(make, lapsed_testbed::steadily_async);
-}
+leases_conformance!(in_memory, crate::fixture::leases_in_memory().0);
+leases_conformance!(in_a_folder, crate::fixture::leases_in_folder(), steadily_async);

@@ -1,7 +1,5 @@
 //! Notes, marks and turns on the embedded store.
 
-use std::sync::Arc;
-
 use lapsed_core::notes::conformance::NotesFixture;
 use lapsed_core::notes::{NOTES_MAX, NoteQuery};
 use lapsed_core::store::Store;
@@ -16,18 +14,16 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-async fn make() -> NotesFixture {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Embedded::open(folder.path(), Options::default()).unwrap();
-    NotesFixture { store: Arc::new(store), system: system(), keep: Box::new(folder) }
+fn in_folder() -> NotesFixture {
+    NotesFixture { system: system(), on: crate::fixture::folder().1 }
 }
 
-lapsed_core::notes_conformance!(make);
+lapsed_core::notes_conformance!(in_a_folder, in_folder());
 
 /// The oldest notes are removed, and only those of the same series.
 #[tokio::test]
 async fn a_series_keeps_its_newest_notes() {
-    let f = make().await;
+    let f = in_folder();
     f.store.notes().note(&f.system, &name("a"), "kept").await.unwrap();
     let book = name("b");
     // Sent at the same time, so that they share commits.

@@ -19,7 +19,7 @@ async fn suspects_come_in_order_and_receipts_without_a_gap() {
         let keys: Vec<&str> = page.suspects.iter().map(|s| s.key.as_str()).collect();
         assert_eq!(keys, expected, "one page, by deadline and key");
     }
-    assert_eq!(f.sweep("s").await.reclaimed, 4);
+    assert_eq!(f.sweep().await.reclaimed, 4);
     let seqs: Vec<u64> = f.receipts().await.iter().map(|r| r.id.seq).collect();
     assert_eq!(seqs, [1, 2, 3, 4]);
 }

@@ -79,7 +79,7 @@ async fn an_owner_sends_heartbeats_at_a_third_of_its_ttl() {
     let beats = line.beats.load(Ordering::SeqCst);
     assert!((27..=34).contains(&beats), "{beats} beats in ten TTLs");
     assert!(owner.is_live());
-    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.sweep().await.reclaimed, 0);
     assert_eq!(f.holder("a").await, Some(owner.incarnation()));
 }
 

@@ -188,11 +188,11 @@ async fn a_store_that_was_away_is_not_a_mass_death() {
     clock.advance(Duration::from_secs(3_600));
     let f = crate::fixture::reopenable(&bytes, &clock, TTL);
     clock.advance(TTL - Duration::from_millis(1));
-    let report = f.sweep("s").await;
+    let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Brake), "{report:?}");
     assert!(f.suspects().await.is_empty());
     clock.advance(Duration::from_millis(1));
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
 /// The brake also spares an owner with a shorter TTL that is overdue, because the threshold is the
@@ -209,12 +209,12 @@ async fn after_an_absence_the_brake_waits_for_the_whole_threshold() {
     drop(f);
     let f = crate::fixture::reopenable(&bytes, &clock, TTL);
     clock.advance(Duration::from_secs(5));
-    let held = f.sweep("s").await;
+    let held = f.sweep().await;
     assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0), "the store is 5 s old");
     assert!(held.detail.unwrap().contains("the store was away"));
     let setting = BrakeSetting::Override { reason: "it is gone".into() };
     f.store.set_brake(f.registry.system(), setting).await.unwrap();
-    assert_eq!(f.sweep("s").await.reclaimed, 1, "an override waives the grace, in the guard too");
+    assert_eq!(f.sweep().await.reclaimed, 1, "an override waives the grace, in the guard too");
     let record = f.store.brake(f.registry.system()).await.unwrap();
     assert_eq!((record.setting, record.overriding), (BrakeSetting::Auto, None), "for one pass");
 }
@@ -228,7 +228,7 @@ async fn an_empty_store_spares_nobody() {
         lapsed_core::owner::Claim::exact(lapsed_core::Name::new("i-1").unwrap(), short.incarnation);
     f.register(&claim, &["a"]).await;
     clock.advance(Duration::from_secs(1));
-    let report = f.sweep("s").await;
+    let report = f.sweep().await;
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 1));
 }
 
@@ -244,7 +244,7 @@ async fn trap_x3_a_mass_death_is_held_and_then_released_in_steps() {
             live.push(claim);
         }
     }
-    bench.f.outlive(&live.iter().collect::<Vec<_>>()).await;
+    bench.f.outlive(bench.f.ttl, &live.iter().collect::<Vec<_>>()).await;
     let sweeper = bench.sweeper(Policy::default());
     let held = pass(&sweeper).await;
     assert_eq!((held.stopped, held.reclaimed), (Stopped::Brake, 0));
@@ -256,7 +256,7 @@ async fn trap_x3_a_mass_death_is_held_and_then_released_in_steps() {
     assert_eq!((dry.stopped, dry.reclaimed), (Stopped::Brake, 0), "a dry run is held as well");
     let mut steps = Vec::new();
     for _ in 0..6 {
-        bench.f.outlive(&live.iter().collect::<Vec<_>>()).await;
+        bench.f.outlive(bench.f.ttl, &live.iter().collect::<Vec<_>>()).await;
         steps.push(pass(&sweeper).await.reclaimed);
     }
     assert_eq!(steps.iter().sum::<u64>(), 90, "{steps:?}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::fixture::fragile::{Fragile, survivor};
 use crate::fixture::{SharedBytes, sessions_on_bytes};
 use lapsed_core::clock::ManualClock;
-use lapsed_core::sessions::conformance::{SessionsFixture, keys, name, profile};
+use lapsed_core::sessions::conformance::{SessionsFixture, keys_of, name, profile};
 use lapsed_core::sweep::{Batch, BatchId, Outcome, PassMode, Stopped};
 
 const START_MS: u64 = 1_700_000_000_000;
@@ -61,7 +61,7 @@ async fn trap_b1_a_crash_during_a_batch_leaves_no_partial_write() {
     let f = open(&fragile, &clock).settled().await;
     prepare(&f).await;
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["a", "b", "r1", "r2"]);
+    assert_eq!(keys_of(&suspects), ["a", "b", "r1", "r2"]);
     *fragile.crashes.lock().unwrap() = Some(vec![fragile.all()]);
     f.sessions.reclaim(batch(suspects)).await.unwrap();
     let mut crashes = fragile.crashes.lock().unwrap().take().unwrap();

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lapsed_core::clock::{Clock, SystemClock};
-use lapsed_core::leases::conformance::LeasesFixture;
+use lapsed_core::conformance::{Advance, TestStore};
+use lapsed_core::leases::conformance::{LeasesFixture, OpenForgetting};
+use lapsed_core::notes::conformance::NotesFixture;
 use lapsed_core::store::Store;
 use lapsed_core::{Kind, SystemId};
 use lapsed_object::{LeasesLayout, ObjectConfig, ObjectLeases, ObjectStore};
@@ -106,22 +108,27 @@ impl Site {
 
     /// As the suite wants it.
     pub fn fixture(self) -> LeasesFixture {
-        let (store, opened) = (self.store.clone(), self.store.clone());
-        LeasesFixture {
-            leases: self.leases.clone(),
-            open_forgetting: Box::new(move |after| {
-                let layout = LeasesLayout { forget_after: Some(after), ..layout() };
-                opened.leases(system(), layout).unwrap()
-            }),
-            store: self.store.clone(),
-            ttl: TTL,
-            coarse: BUCKET,
-            advance: Box::new(move |span| {
-                let store = store.clone();
-                Box::pin(async move { pass(&store, span).await })
-            }),
-            keep: Box::new(self),
-        }
+        let opened = self.store.clone();
+        let forgetting: OpenForgetting = Box::new(move |after| {
+            let layout = LeasesLayout { forget_after: Some(after), ..layout() };
+            opened.leases(system(), layout).unwrap()
+        });
+        let leases = self.leases.clone();
+        LeasesFixture::new(leases, forgetting, (TTL, BUCKET), self.under_test())
+    }
+
+    fn under_test(self) -> TestStore {
+        let (store, waiting) = (self.store.clone(), self.store.clone());
+        let advance: Advance = Box::new(move |span| {
+            let store = waiting.clone();
+            Box::pin(async move { pass(&store, span).await })
+        });
+        TestStore { store, advance, keep: Box::new(self) }
+    }
+
+    /// As the suite of notes wants it.
+    pub fn notes(self) -> NotesFixture {
+        NotesFixture { system: system(), on: self.under_test() }
     }
 }
 

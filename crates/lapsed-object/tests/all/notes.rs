@@ -1,25 +1,9 @@
-//! Books, marks and turns on every server that holds what it promises.
+//! Notes, marks and turns on every server that holds what it promises.
 
-use lapsed_core::notes::conformance::NotesFixture;
+use lapsed_core::notes_conformance;
 use lapsed_testbed::ObjectEngine;
 
-use crate::fixture::{Site, system};
+use crate::fixture::Site;
 
-async fn fixture(engine: ObjectEngine) -> NotesFixture {
-    let site = Site::new(engine);
-    NotesFixture { store: site.store.clone(), system: system(), keep: Box::new(site) }
-}
-
-mod seaweed {
-    async fn make() -> super::NotesFixture {
-        super::fixture(super::ObjectEngine::Seaweed).await
-    }
-    lapsed_core::notes_conformance!(make);
-}
-
-mod azurite {
-    async fn make() -> super::NotesFixture {
-        super::fixture(super::ObjectEngine::Azurite).await
-    }
-    lapsed_core::notes_conformance!(make);
-}
+notes_conformance!(seaweed, Site::new(ObjectEngine::Seaweed).notes());
+notes_conformance!(azurite, Site::new(ObjectEngine::Azurite).notes());

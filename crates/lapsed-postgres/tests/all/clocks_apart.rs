@@ -3,21 +3,16 @@
 //! look silent, or the silent alive.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
-use futures::future::BoxFuture;
 use lapsed_availability::conformance::{AvailabilityFixture, healing, reading, sweeps};
-use lapsed_core::clock::SystemClock;
 use lapsed_postgres::Triggers;
-use lapsed_redis::{MirrorLayout, Redis, RedisAddress};
 use lapsed_testbed::{
     Engine, PostgresOptions, PostgresServer, RedisServer, ServerOptions, SettableClock,
 };
 
-use crate::fixture::{Bench, Server, system};
-
-const STALE: Duration = Duration::from_secs(1);
+use crate::conformance::{fixture, next_mirror};
+use crate::fixture::{Bench, Server};
 
 /// PostgreSQL and Valkey, each by a clock of its own.
 struct Apart {
@@ -39,26 +34,7 @@ impl Apart {
 
     async fn fixture(&self) -> AvailabilityFixture {
         let bench = Bench::with(Server::Own(self.truth.clone()), Triggers::Without).await;
-        let database = self.databases.fetch_add(1, Ordering::Relaxed).to_string();
-        let url = format!("redis://127.0.0.1:{}/{database}", self.mirror.port());
-        let redis = Redis::new(&RedisAddress::new(&url)).unwrap();
-        let mirror = redis.mirror(system(), MirrorLayout::default(), STALE).unwrap();
-        let valkey = self.mirror.clone();
-        AvailabilityFixture {
-            id: system(),
-            truth: Arc::new(bench.truth),
-            mirror,
-            stale: STALE,
-            advance: Box::new(|span| Box::pin(tokio::time::sleep(span)) as BoxFuture<'static, ()>),
-            lose: Box::new(move || {
-                let mut connection = valkey.connect(Duration::from_secs(20)).unwrap();
-                connection.call(&["SELECT", &database]).unwrap();
-                connection.call(&["FLUSHDB"]).unwrap();
-                Box::pin(async {})
-            }),
-            clock: SystemClock::shared(),
-            keep: Box::new(bench.postgres),
-        }
+        fixture(bench, next_mirror(self.mirror.clone(), &self.databases))
     }
 
     /// Cases of the suite in which something passes from one store to the other, side by side.

@@ -1,23 +1,19 @@
-//! Books, marks and turns on PostgreSQL.
-
-use std::sync::Arc;
+//! Notes, marks and turns on PostgreSQL.
 
 use lapsed_core::Name;
+use lapsed_core::conformance::TestStore;
 use lapsed_core::notes::conformance::NotesFixture;
 use lapsed_core::notes::{NOTES_MAX, NoteQuery};
 
 use crate::fixture::{Bench, system};
 
-async fn make() -> NotesFixture {
+async fn fixture() -> NotesFixture {
     let bench = Bench::new().await;
-    NotesFixture {
-        store: Arc::new(bench.postgres.clone()),
-        system: system(),
-        keep: Box::new(bench),
-    }
+    let on = TestStore::waiting(bench.postgres.clone()).keeping(bench);
+    NotesFixture { system: system(), on }
 }
 
-lapsed_core::notes_conformance!(make);
+lapsed_core::notes_conformance!(on_postgresql, fixture().await);
 
 /// The oldest make room.
 #[tokio::test]

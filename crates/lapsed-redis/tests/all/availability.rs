@@ -1,17 +1,19 @@
 //! The conformance suite of `availability`, unchanged, with the embedded store as the truth and a mirror on
 //! real servers: Redis, Valkey, a cluster.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use lapsed_availability::availability_conformance;
 use lapsed_availability::conformance::AvailabilityFixture;
 use lapsed_core::Kind;
 use lapsed_core::clock::SystemClock;
+use lapsed_core::conformance::TestStore;
 use lapsed_embedded::{Embedded, Options};
 use lapsed_redis::MirrorLayout;
-use lapsed_testbed::RedisServer;
+use lapsed_testbed::{Cluster, RedisServer, steadily_async};
 
-use crate::fixture::{connect, fresh, id, pass};
+use crate::fixture::{CLUSTER, REDIS, VALKEY, connect, fresh, id};
 
 /// As short as it can be in whole seconds.
 const STALE: Duration = Duration::from_secs(1);
@@ -26,48 +28,31 @@ pub fn fixture(url: &str, lose: impl Fn(&str) + Send + Sync + 'static) -> Availa
     let tag = format!("{{{}}}", fresh("availability"));
     let mirror = redis.mirror(id.clone(), MirrorLayout::under(&format!("{tag}:")), STALE).unwrap();
     let store = Embedded::in_memory(Options::default()).unwrap();
-    AvailabilityFixture {
-        truth: store.availability(id.clone()).unwrap(),
-        id,
-        mirror,
-        stale: STALE,
-        advance: Box::new(move |span| Box::pin(pass(redis.clone(), span))),
-        lose: Box::new(move || {
-            lose(&tag);
-            Box::pin(async {})
-        }),
-        clock: SystemClock::shared(),
-        keep: Box::new(Arc::new(store)),
-    }
+    let truth = store.availability(id.clone()).unwrap();
+    let lose = Box::new(move || -> BoxFuture<'static, ()> {
+        lose(&tag);
+        Box::pin(async {})
+    });
+    let on = TestStore::waiting(redis).keeping(store);
+    AvailabilityFixture::new(id, truth, (mirror, lose), STALE, SystemClock::shared(), on)
 }
 
 pub fn emptied(server: &RedisServer, tag: &str) {
     server.command(&["EVAL", LOSE, "1", tag, &format!("*{tag}*")]).unwrap();
 }
 
-mod on_redis {
-    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
-        let server = &crate::fixture::REDIS;
-        super::fixture(&server.url(), |tag| super::emptied(server, tag))
-    }
-    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
+/// A mirror on one server.
+pub fn on_server(server: &'static RedisServer, url: &str) -> AvailabilityFixture {
+    fixture(url, move |tag| emptied(server, tag))
 }
 
-mod on_valkey {
-    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
-        let server = &crate::fixture::VALKEY;
-        super::fixture(&server.url(), |tag| super::emptied(server, tag))
-    }
-    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
+fn on_cluster(cluster: &'static Cluster) -> AvailabilityFixture {
+    fixture(&cluster.url(), move |tag| {
+        let node = cluster.master_of_slot(cluster.slot_of(tag)).unwrap();
+        emptied(&cluster.nodes()[node], tag);
+    })
 }
 
-mod trap_x6_on_a_cluster {
-    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
-        let cluster = &crate::fixture::CLUSTER;
-        super::fixture(&cluster.url(), |tag| {
-            let node = cluster.master_of_slot(cluster.slot_of(tag)).unwrap();
-            super::emptied(&cluster.nodes()[node], tag);
-        })
-    }
-    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
-}
+availability_conformance!(on_redis, on_server(&REDIS, &REDIS.url()), steadily_async);
+availability_conformance!(on_valkey, on_server(&VALKEY, &VALKEY.url()), steadily_async);
+availability_conformance!(trap_x6_on_a_cluster, on_cluster(&CLUSTER), steadily_async);

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use lapsed_core::conformance::TestStore;
 use lapsed_core::owner::Claim;
 use lapsed_core::registry::TakePolicy;
+use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::request::REQUESTS_MAX;
 use lapsed_core::sessions::SessionsStore;
+use lapsed_core::sessions::conformance::SessionsFixture;
 use lapsed_core::{Error, Kind, Name};
 use lapsed_testbed::RedisServer;
 
 use crate::caller::{Caller, first};
-use crate::fixture::{REDIS, TTL, VALKEY, connect, id, layout, pass, sessions_layout};
+use crate::fixture::{REDIS, TTL, VALKEY, connect, id, layout, sessions_layout};
 
 fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -18,7 +21,7 @@ fn name(text: &str) -> Name {
 
 /// A registry with two users: lapsed itself, and a caller of the functions.
 struct Shared {
-    native: lapsed_core::registry::conformance::RegistryFixture,
+    native: RegistryFixture,
     caller: Caller,
     hash: String,
     system: String,
@@ -29,14 +32,8 @@ impl Shared {
         let caller = Caller::on(server).await;
         let (redis, id, layout) = (connect(&server.url()), id(Kind::Registry), layout(1));
         let (hash, system) = (layout.registry_key.clone(), id.name.to_string());
-        let clock = redis.clone();
-        let native = lapsed_core::registry::conformance::RegistryFixture {
-            registry: Arc::new(redis.registry(id, layout).unwrap()),
-            store: Arc::new(redis),
-            ttl: TTL,
-            advance: Box::new(move |span| Box::pin(pass(clock.clone(), span))),
-            keep: Box::new(()),
-        };
+        let registry = Arc::new(redis.registry(id, layout).unwrap());
+        let native = RegistryFixture::new(registry, TTL, TestStore::waiting(redis));
         Shared { native, caller, hash, system }
     }
 
@@ -84,7 +81,7 @@ async fn registered_by_fcall_swept_natively(server: &RedisServer) {
 
     (shared.native.advance)(TTL).await;
     assert_eq!(shared.must("lookup", &["a", "b"]), "(nil)\n(nil)", "past its due time");
-    let report = shared.native.sweep("sweeper").await;
+    let report = shared.native.sweep().await;
     assert_eq!((report.reclaimed, report.errors), (3, 0));
     assert_eq!(shared.native.receipts().await.len(), 3);
     assert_eq!(shared.caller.call(&["EXISTS", &shared.hash]).unwrap().to_string(), "0");
@@ -124,7 +121,7 @@ async fn registered_natively_seen_by_fcall(server: &RedisServer) {
 
     assert_eq!(shared.must("retire", &["i-1", &newer]), newer);
     assert_eq!(shared.must("lookup", &["b"]), "(nil)", "retired: the sweep takes it");
-    let report = shared.native.sweep("sweeper").await;
+    let report = shared.native.sweep().await;
     assert_eq!((report.reclaimed, report.errors), (1, 0));
     let gone = registry.beat(&Claim::newest(name("i-1"))).await;
     assert!(matches!(gone, Err(Error::Lost(_))), "{gone:?}");
@@ -284,14 +281,7 @@ async fn sessions_are_made_referenced_and_reclaimed_by_functions(server: &RedisS
     let (session, refs) = (layout.session_key.of("s-1"), layout.ref_count_key.of("s-1"));
     let prefix = layout.broadcaster_key.of("");
     let sessions = Arc::new(redis.sessions(id, layout).unwrap());
-    let native = lapsed_core::sessions::conformance::SessionsFixture {
-        sessions: sessions.clone(),
-        store: Arc::new(redis.clone()),
-        ttl: TTL,
-        grace: TTL,
-        advance: Box::new(move |span| Box::pin(pass(redis.clone(), span))),
-        keep: Box::new(()),
-    };
+    let native = SessionsFixture::new(sessions.clone(), (TTL, TTL), TestStore::waiting(redis));
     let keys = [set.as_str(), &session, &refs, &prefix];
     let at = |more: &[&str]| -> Vec<String> {
         [&[system.as_str(), "s-1"], more].concat().iter().map(ToString::to_string).collect()

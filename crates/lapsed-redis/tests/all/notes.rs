@@ -1,30 +1,18 @@
-//! Books, marks and turns on real servers: Redis, Valkey, a cluster.
+//! Notes, marks and turns on real servers: Redis, Valkey, a cluster.
 
+use lapsed_core::conformance::TestStore;
 use lapsed_core::notes::conformance::NotesFixture;
+use lapsed_core::notes_conformance;
+use lapsed_core::sweep::Sweep;
 
-fn fixture(url: &str, shards: usize) -> NotesFixture {
-    let native = crate::fixture::native(url, shards);
-    let system = native.registry.system().clone();
-    NotesFixture { store: native.store.clone(), system, keep: Box::new(native.registry) }
+use crate::fixture::{CLUSTER, REDIS, VALKEY, registry};
+
+fn notes(url: &str, shards: usize) -> NotesFixture {
+    let (redis, registry) = registry(url, shards);
+    let system = registry.system().clone();
+    NotesFixture { system, on: TestStore::waiting(redis).keeping(registry) }
 }
 
-mod on_redis {
-    async fn make() -> super::NotesFixture {
-        super::fixture(&crate::fixture::REDIS.url(), 1)
-    }
-    lapsed_core::notes_conformance!(make);
-}
-
-mod on_valkey {
-    async fn make() -> super::NotesFixture {
-        super::fixture(&crate::fixture::VALKEY.url(), 1)
-    }
-    lapsed_core::notes_conformance!(make);
-}
-
-mod on_a_cluster {
-    async fn make() -> super::NotesFixture {
-        super::fixture(&crate::fixture::CLUSTER.url(), 3)
-    }
-    lapsed_core::notes_conformance!(make);
-}
+notes_conformance!(on_redis, notes(&REDIS.url(), 1));
+notes_conformance!(on_valkey, notes(&VALKEY.url(), 1));
+notes_conformance!(on_a_cluster, notes(&CLUSTER.url(), 3));

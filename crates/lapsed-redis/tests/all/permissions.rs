@@ -12,7 +12,9 @@ use lapsed_core::sweep::{
     Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, Sweep, TidyLimits,
 };
 use lapsed_redis::{MirrorLayout, RegistryLayout, SessionsLayout, Template};
-use lapsed_testbed::{Engine, RedisServer};
+use lapsed_testbed::{Engine, RedisServer, steadily_async};
+
+use crate::fixture::{native, native_inflight, native_sessions};
 
 lapsed_testbed::steady_async_tests! {
     the_user_of_the_example_can_sweep_and_reconcile_adopted_keys,
@@ -123,34 +125,14 @@ const NAMES: &[&str] =
     &["~lapsed:*", "~connections-*", "~chat-*", "~jobs-*", "~{availability-*", "&{availability-*"];
 static REDIS: LazyLock<(RedisServer, String)> = LazyLock::new(|| server(Engine::Redis, NAMES));
 
-mod registry {
-    async fn make() -> lapsed_core::registry::conformance::RegistryFixture {
-        crate::fixture::native(&super::REDIS.1, 1)
-    }
-    lapsed_core::registry_conformance!(make, lapsed_testbed::steadily_async);
-}
-
-mod sessions {
-    async fn make() -> lapsed_core::sessions::conformance::SessionsFixture {
-        crate::fixture::native_sessions(&super::REDIS.1, 1)
-    }
-    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
-}
-
-mod inflight {
-    async fn make() -> lapsed_core::inflight::conformance::InflightFixture {
-        crate::fixture::native_inflight(&super::REDIS.1)
-    }
-    lapsed_core::inflight_conformance!(make, lapsed_testbed::steadily_async);
-}
-
-mod availability {
-    async fn make() -> lapsed_availability::conformance::AvailabilityFixture {
-        let (server, url) = &*super::REDIS;
-        crate::availability::fixture(url, |tag| crate::availability::emptied(server, tag))
-    }
-    lapsed_availability::availability_conformance!(make, lapsed_testbed::steadily_async);
-}
+lapsed_core::registry_conformance!(registry, native(&REDIS.1, 1), steadily_async);
+lapsed_core::sessions_conformance!(sessions, native_sessions(&REDIS.1, 1), steadily_async);
+lapsed_core::inflight_conformance!(inflight, native_inflight(&REDIS.1), steadily_async);
+lapsed_availability::availability_conformance!(
+    availability,
+    crate::availability::on_server(&REDIS.0, &REDIS.1),
+    steadily_async
+);
 
 fn template(text: &str, place: &str) -> Template {
     Template::new(text, place).unwrap()

@@ -1,29 +1,11 @@
 //! The conformance suite of `sessions`, unchanged, on real servers: Redis, Valkey, a cluster.
 
-mod on_redis {
-    async fn make() -> lapsed_core::sessions::conformance::SessionsFixture {
-        crate::fixture::native_sessions(&crate::fixture::REDIS.url(), 1)
-    }
-    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
-}
+use lapsed_core::sessions_conformance;
+use lapsed_testbed::steadily_async;
 
-mod on_redis_in_shards {
-    async fn make() -> lapsed_core::sessions::conformance::SessionsFixture {
-        crate::fixture::native_sessions(&crate::fixture::REDIS.url(), 3)
-    }
-    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
-}
+use crate::fixture::{CLUSTER, REDIS, VALKEY, native_sessions};
 
-mod on_valkey {
-    async fn make() -> lapsed_core::sessions::conformance::SessionsFixture {
-        crate::fixture::native_sessions(&crate::fixture::VALKEY.url(), 1)
-    }
-    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
-}
-
-mod on_a_cluster {
-    async fn make() -> lapsed_core::sessions::conformance::SessionsFixture {
-        crate::fixture::native_sessions(&crate::fixture::CLUSTER.url(), 3)
-    }
-    lapsed_core::sessions_conformance!(make, lapsed_testbed::steadily_async);
-}
+sessions_conformance!(on_redis, native_sessions(&REDIS.url(), 1), steadily_async);
+sessions_conformance!(on_redis_in_shards, native_sessions(&REDIS.url(), 3), steadily_async);
+sessions_conformance!(on_valkey, native_sessions(&VALKEY.url(), 1), steadily_async);
+sessions_conformance!(on_a_cluster, native_sessions(&CLUSTER.url(), 3), steadily_async);

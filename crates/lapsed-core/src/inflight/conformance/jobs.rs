@@ -124,7 +124,7 @@ pub async fn trap_e13_taking_registers_in_the_same_step(f: InflightFixture) {
     drop(f.inflight.take(&claim, &name("q"), 2).await.unwrap());
     assert_eq!(f.inflight.in_flight(&claim, None, 10).await.unwrap(), [name("a"), name("b")]);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 2);
+    assert_eq!(f.sweep().await.reclaimed, 2);
     assert_eq!(f.counts().await.queued, 2);
 }
 
@@ -141,7 +141,7 @@ pub async fn jobs_popped_by_the_application_are_tracked(f: InflightFixture) {
     let done = f.inflight.finish(&[ticket], &Finish::Complete).await.unwrap();
     assert_eq!(done, [Finished::Done]);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     let other = f.start("other").await;
     let taken = f.take(&other, 10).await;
     assert_eq!((ids_of(&taken), taken[0].payload.as_str()), (vec!["b"], "payload of b"));
@@ -217,7 +217,7 @@ pub async fn payloads_are_returned_unchanged(f: InflightFixture) {
     let first = f.start("first").await;
     check(f.take(&first, 10).await);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 4);
+    assert_eq!(f.sweep().await.reclaimed, 4);
     let second = f.start("second").await;
     let mut taken = f.take(&second, 10).await;
     taken.sort_by(|a, b| a.id.cmp(&b.id));

@@ -74,7 +74,7 @@ pub async fn restore_brings_back_what_was_dropped(f: InflightFixture) {
     let claim = f.start("w").await;
     assert_eq!(f.take(&claim, 2).await.len(), 2);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 2);
+    assert_eq!(f.sweep().await.reclaimed, 2);
     assert_eq!(f.job("a").await, None);
     f.enqueue(&["t"]).await;
     let ((a, _), (t, _)) = (f.recovered("a").await, f.recovered("t").await);
@@ -94,7 +94,7 @@ pub async fn restore_brings_back_a_dead_letter(f: InflightFixture) {
         f.with(RecoveryPolicy { on_death: OnDeath::DeadLetter, ..RecoveryPolicy::default() }).await;
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     let (seq, _) = f.recovered("a").await;
     assert!(is_restored(&f.inflight.restore(seq).await.unwrap(), "a"));
     assert_eq!(f.place("a").await, JobPlace::Queued);
@@ -106,7 +106,7 @@ pub async fn restore_brings_back_a_dead_letter(f: InflightFixture) {
 pub async fn restore_refuses_a_job_that_exists(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
-    f.sweep("s").await;
+    f.sweep().await;
     let (seq, _) = f.recovered("a").await;
     assert!(refused(f.inflight.restore(seq).await.unwrap()).contains("queue"));
     let other = f.start("other").await;
@@ -132,6 +132,6 @@ pub async fn explain_says_where_a_job_is(f: InflightFixture) {
     assert_eq!((verdict("done").await, verdict("w").await), ("unknown".into(), "live".into()));
     (f.advance)(f.ttl).await;
     assert_eq!(verdict("held").await, "overdue");
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     assert_eq!((verdict("held").await, verdict("w").await), ("queued".into(), "dead".into()));
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{InflightFixture, ids_of, job, job_with, name};
+use super::{InflightFixture, batch_id, ids_of, job, job_with, name};
 use crate::inflight::rules::{DeadLetterReason, OnDeath, QueueEnd, RecoveryPolicy};
 use crate::inflight::{Finish, Finished, JobPlace, NewJob, RecoveryAction};
 use crate::name::Name;
 use crate::receipt::Reason;
 use crate::sweep::policy::Policy;
-use crate::sweep::{Batch, BatchId, Outcome, PassMode, PassReport, Refusal, Stopped};
+use crate::sweep::{Outcome, PassMode, PassReport, Refusal, Stopped, Suspect};
 
 /// The step that takes it from the dead puts it on its queue, raises its crash count and writes the
 /// receipt: after it, all of that is there; before it, none.
@@ -21,7 +21,7 @@ pub async fn trap_e1_a_job_is_removed_and_put_back_in_one_step(f: InflightFixtur
     assert!(suspects.iter().all(|s| Some(s.incarnation) == claim.incarnation));
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.in_flight), (0, 2));
-    let answer = f.reclaim(1, suspects[..1].to_vec()).await;
+    let answer = f.reclaim(suspects[..1].to_vec()).await;
     assert!(matches!(answer.outcomes[0], Outcome::Reclaimed(Some(_))), "{answer:?}");
     assert_eq!(answer.owners_ended, 1);
     let counts = f.counts().await;
@@ -33,7 +33,7 @@ pub async fn trap_e1_a_job_is_removed_and_put_back_in_one_step(f: InflightFixtur
     assert_eq!((&recovered.queue, recovered.payload), (&name("q"), None));
     let claimed = jobs.iter().find(|job| job.id == id).unwrap();
     assert_eq!(recovered.token, claimed.token);
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     let other = f.start("other").await;
     let again = f.take(&other, 10).await;
     assert_eq!(again.len(), 2);
@@ -45,12 +45,12 @@ pub async fn trap_e1_a_job_is_removed_and_put_back_in_one_step(f: InflightFixtur
 pub async fn live_workers_keep_their_jobs(f: InflightFixture) {
     let (live, jobs) = f.working("live", &["x", "y"]).await;
     f.working("dead", &["a"]).await;
-    f.outlive(&[&live]).await;
-    let report = f.sweep("s").await;
+    f.outlive(f.ttl, &[&live]).await;
+    let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.stopped), (1, Stopped::Done), "{report:?}");
     assert_eq!(f.inflight.in_flight(&live, None, 10).await.unwrap().len(), 2);
     assert_eq!(f.complete(&live, &jobs[0]).await, Finished::Done);
-    let again = f.sweep("s").await;
+    let again = f.sweep().await;
     assert_eq!((again.reclaimed, again.suspects), (0, 0));
 }
 
@@ -61,7 +61,7 @@ pub async fn a_heartbeat_before_the_reclaim_wins(f: InflightFixture) {
     let suspects = f.suspects().await;
     assert_eq!(suspects.len(), 2);
     f.inflight.beat(&claim).await.expect("overdue is not dead");
-    let answer = f.reclaim(1, suspects).await;
+    let answer = f.reclaim(suspects).await;
     assert_eq!(answer.outcomes, vec![Outcome::Refused(Refusal::Alive); 2]);
     assert_eq!(f.complete(&claim, &jobs[0]).await, Finished::Done);
     assert!(f.suspects().await.is_empty(), "and it is no suspect any more");
@@ -73,7 +73,7 @@ pub async fn trap_e3_a_dead_worker_is_found_without_a_list_of_processes(f: Infli
     f.working("w", &["a"]).await;
     let idle = f.start("idle").await;
     (f.advance)(f.ttl).await;
-    let report = f.sweep("s").await;
+    let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.owners_ended), (1, 2), "{report:?}");
     assert!(f.inflight.beat(&idle).await.is_err());
     let census = f.inflight.census().await.unwrap();
@@ -123,7 +123,7 @@ pub async fn trap_e8_a_job_of_a_long_dead_worker_is_not_put_back(f: InflightFixt
     let f = f.with(RecoveryPolicy { age_max_ms, ..RecoveryPolicy::default() }).await;
     f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl * 2 + Duration::from_millis(50)).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 2);
+    assert_eq!(f.sweep().await.reclaimed, 2);
     let JobPlace::Dead { why, .. } = f.place("a").await else { panic!("it is back") };
     assert_eq!(why, DeadLetterReason::TooOld);
     let counts = f.counts().await;
@@ -156,8 +156,8 @@ pub async fn trap_e10_nine_thousand_jobs_of_one_worker_are_recovered(f: Inflight
 pub async fn trap_e12_a_reused_worker_name_hides_no_dead_incarnation(f: InflightFixture) {
     f.working("w", &["old"]).await;
     let (new, jobs) = f.working("w", &["new"]).await;
-    f.outlive(&[&new]).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    f.outlive(f.ttl, &[&new]).await;
+    assert_eq!(f.sweep().await.reclaimed, 1);
     assert_eq!(f.place("old").await, JobPlace::Queued);
     assert_eq!(f.complete(&new, &jobs[0]).await, Finished::Done);
 }
@@ -171,7 +171,7 @@ pub async fn a_jobs_own_on_death_overrides_the_policy(f: InflightFixture) {
     let claim = f.start("w").await;
     assert_eq!(f.take(&claim, 10).await.len(), 6);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 6);
+    assert_eq!(f.sweep().await.reclaimed, 6);
     let place = |id: &'static str| {
         let inflight = f.inflight.clone();
         async move {
@@ -204,7 +204,7 @@ pub async fn recovered_jobs_go_to_the_configured_end(f: InflightFixture) {
     f.take(&claim, 2).await;
     f.enqueue(&["waiting"]).await;
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 2);
+    assert_eq!(f.sweep().await.reclaimed, 2);
     let other = f.start("other").await;
     assert_eq!(ids_of(&f.take(&other, 10).await), ["first", "waiting", "last"]);
 }
@@ -241,7 +241,7 @@ pub async fn a_dry_run_changes_nothing(f: InflightFixture) {
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.in_flight), (0, 2));
     assert_eq!(f.inflight.census().await.unwrap().owners_overdue, 1, "nobody was declared dead");
-    let real = f.sweep("s").await;
+    let real = f.sweep().await;
     assert_eq!(keys(&dry), keys(&real));
 }
 
@@ -269,7 +269,7 @@ pub async fn a_job_finished_before_the_reclaim_stays_finished(f: InflightFixture
     assert_eq!(f.complete(&claim, &jobs[0]).await, Finished::Done, "overdue is not dead");
     let given = f.finish(&claim, &jobs[1], Finish::GiveBack(QueueEnd::Front)).await;
     assert_eq!(given, Finished::Done);
-    let answer = f.reclaim(1, suspects.clone()).await;
+    let answer = f.reclaim(suspects.clone()).await;
     for (suspect, outcome) in suspects.iter().zip(&answer.outcomes) {
         match suspect.key.as_str() {
             "c" => assert!(matches!(outcome, Outcome::Reclaimed(Some(_))), "{outcome:?}"),
@@ -289,7 +289,7 @@ pub async fn a_job_taken_by_another_owner_before_the_reclaim_stays_there(f: Infl
     let quick = f.start("quick").await;
     let taken = f.take(&quick, 1).await;
     assert_eq!(ids_of(&taken), ["a"]);
-    let answer = f.reclaim(1, suspects).await;
+    let answer = f.reclaim(suspects).await;
     assert_eq!(answer.outcomes, [Outcome::Refused(Refusal::Moved)]);
     assert_eq!(f.complete(&quick, &taken[0]).await, Finished::Done);
     assert!(f.receipts().await.is_empty());
@@ -299,7 +299,7 @@ pub async fn the_same_suspect_twice_is_put_back_once(f: InflightFixture) {
     f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
     let suspect = f.suspects().await.remove(0);
-    let answer = f.reclaim(1, vec![suspect.clone(), suspect]).await;
+    let answer = f.reclaim(vec![suspect.clone(), suspect]).await;
     assert!(matches!(answer.outcomes[0], Outcome::Reclaimed(Some(_))));
     assert_eq!(answer.outcomes[1], Outcome::Gone);
     assert_eq!((f.counts().await.queued, f.receipts().await.len()), (1, 1));
@@ -313,16 +313,10 @@ pub async fn a_stalled_leader_is_refused_by_the_store(f: InflightFixture) {
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
     let second = f.store.campaign(&system, "two", 60_000).await.unwrap().unwrap();
-    let batch = |number: u64, term: u64| Batch {
-        id: BatchId { sweeper: "s".into(), number },
-        suspects: suspects.clone(),
-        act: PassMode::Reclaim,
-        term: Some(term),
-    };
-    let late = f.inflight.reclaim(batch(1, first.number)).await.unwrap();
+    let late = f.reclaim_as(&batch_id("s", 1), Some(first.number), suspects.clone()).await;
     assert_eq!(late.outcomes, [Outcome::Refused(Refusal::NotLeader)]);
     assert_eq!(f.counts().await.in_flight, 1);
-    let current = f.inflight.reclaim(batch(2, second.number)).await.unwrap();
+    let current = f.reclaim_as(&batch_id("s", 2), Some(second.number), suspects).await;
     assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))));
 }
 
@@ -346,21 +340,20 @@ pub async fn a_lost_answer_is_settled_by_batch(f: InflightFixture) {
     f.working("w", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
-    f.reclaim(1, suspects[..2].to_vec()).await;
-    let settled = |number| {
-        let (inflight, id) = (f.inflight.clone(), BatchId { sweeper: "by-hand".into(), number });
-        async move { inflight.settle(&id).await.unwrap().len() }
+    let carry = async |number, suspects: &[Suspect]| {
+        f.reclaim_as(&batch_id("s", number), None, suspects.to_vec()).await.outcomes
     };
+    carry(1, &suspects[..2]).await;
+    let settled = async |number| f.settle(&batch_id("s", number)).await;
     assert_eq!((settled(1).await, settled(2).await), (2, 0));
-    let late = f.reclaim(2, suspects[2..].to_vec()).await;
-    assert_eq!(late.outcomes, [Outcome::Gone], "settled: it never will be");
-    let twice = f.reclaim(1, suspects[..2].to_vec()).await;
-    let reclaimed = twice.outcomes.iter().filter(|o| matches!(o, Outcome::Reclaimed(_)));
+    assert_eq!(carry(2, &suspects[2..]).await, [Outcome::Gone], "settled: it never will be");
+    let twice = carry(1, &suspects[..2]).await;
+    let reclaimed = twice.iter().filter(|o| matches!(o, Outcome::Reclaimed(_)));
     assert!(reclaimed.count() <= 2);
     let counts = f.counts().await;
     assert_eq!((counts.queued, counts.in_flight), (2, 1));
     assert_eq!(f.receipts().await.len(), 2);
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
 /// Where the queues are out of reach: put back, given back, revived, all go to the outbox, which is delivered
@@ -373,7 +366,7 @@ pub async fn with_an_outbox_all_returned_jobs_go_to_it(f: InflightFixture) {
     let tracked = f.inflight.register(&claim, &[job("a")]).await.unwrap();
     assert_eq!(tracked.jobs.len(), 1);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     assert_eq!(f.inflight.queues(None, 10).await.unwrap(), [(outbox.clone(), 1)]);
     let deliverer = f.start("deliverer").await;
     let take =
@@ -399,7 +392,7 @@ pub async fn jobs_of_dead_workers_are_moved_to_another_queue(f: InflightFixture)
     let claim = f.start("chooser").await;
     assert_eq!(f.inflight.register(&claim, &[own]).await.unwrap().jobs.len(), 1);
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 3);
+    assert_eq!(f.sweep().await.reclaimed, 3);
     let mut queues = f.inflight.queues(None, 10).await.unwrap();
     queues.sort();
     assert_eq!(queues, [(name("q"), 1), (slow.clone(), 2)]);

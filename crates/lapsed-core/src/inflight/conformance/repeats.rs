@@ -110,7 +110,7 @@ pub async fn another_incarnation_gets_nothing_of_a_take(f: InflightFixture) {
     let first = request("k", "1");
     take(&f, &dead, 1, &first).await;
     (f.advance)(f.ttl).await;
-    f.sweep("s").await;
+    f.sweep().await;
     assert_eq!(f.place("a").await, JobPlace::Queued);
     let next = f.start("w").await;
     assert!(take(&f, &next, 1, &request("k", "2")).await.is_empty());
@@ -251,7 +251,7 @@ pub async fn a_repeated_end_of_a_recovered_claim_is_refused(f: InflightFixture) 
         let held = worker.held(&job);
         f.inflight.end(worker.owner().claim()).await.unwrap();
         drop_after(polls, held.finish(&Finish::GiveBack(QueueEnd::Back))).await;
-        assert_eq!(f.sweep("s").await.reclaimed, 1);
+        assert_eq!(f.sweep().await.reclaimed, 1);
         let again = held.finish(&Finish::GiveBack(QueueEnd::Back)).await.unwrap();
         assert!(again.is_lost(), "{again:?}");
         assert_eq!(f.place(&id).await, JobPlace::Queued);

@@ -12,7 +12,7 @@ use crate::schedule::StopSignal;
 pub async fn trap_e2_a_late_heartbeat_revives_nothing(f: InflightFixture) {
     let (zombie, jobs) = f.working("w", &["a"]).await;
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     match f.inflight.beat(&zombie).await {
         Err(Error::Lost(lost)) => assert_eq!(lost.held, [name("a")]),
         other => panic!("{other:?}"),
@@ -32,7 +32,7 @@ pub async fn trap_e2_a_late_heartbeat_revives_nothing(f: InflightFixture) {
 pub async fn trap_e9_a_late_completion_is_refused(f: InflightFixture) {
     let (zombie, late) = f.working("slow", &["a"]).await;
     (f.advance)(f.ttl).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     let ways = [Finish::Complete, Finish::Fail { error: "late".to_owned() }];
     for how in &ways {
         let refused = f.finish(&zombie, &late[0], how.clone()).await;
@@ -64,7 +64,7 @@ pub async fn trap_e9_an_earlier_claim_is_refused(f: InflightFixture) {
 pub async fn a_dead_incarnation_takes_and_registers_nothing(f: InflightFixture) {
     let zombie = f.start("w").await;
     (f.advance)(f.ttl).await;
-    f.sweep("s").await;
+    f.sweep().await;
     f.enqueue(&["a"]).await;
     let taken = f.inflight.take(&zombie, &name("q"), 1).await;
     assert!(matches!(taken, Err(Error::Lost(_))), "{taken:?}");
@@ -79,7 +79,7 @@ pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: InflightFi
     let (zombie, jobs) = f.working("w", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
-    let answer = f.reclaim(1, suspects[..1].to_vec()).await;
+    let answer = f.reclaim(suspects[..1].to_vec()).await;
     assert_eq!(answer.owners_ended, 1);
     let left = jobs.iter().find(|job| job.id == suspects[1].key).unwrap();
     assert_eq!(f.complete(&zombie, left).await, Finished::OwnerEnded);
@@ -89,7 +89,7 @@ pub async fn a_fenced_worker_is_refused_before_its_jobs_have_moved(f: InflightFi
         JobPlace::InFlight { ended, .. } => assert!(ended.is_some()),
         other => panic!("{other:?}"),
     }
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     assert_eq!(f.counts().await.queued, 2);
 }
 
@@ -102,7 +102,7 @@ pub async fn a_worker_cancels_jobs_of_a_lost_owner(f: InflightFixture) {
     let endless = std::future::pending::<Result<(), String>>();
     let worked = worker.work(&job, endless).await.unwrap();
     assert_eq!(worked, JobOutcome::Cancelled);
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
     assert_eq!(f.place("a").await, JobPlace::Queued);
 }
 

@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 
-use super::{LeasesFixture, name, subjects};
+use super::{LeasesFixture, keys_of, name};
 use crate::leases::{Decision, Subject};
 use crate::receipt::Reason;
 
@@ -65,7 +65,7 @@ pub async fn the_sweep_deletes_expired_decisions_only(f: LeasesFixture) {
     f.decide("kept", Decision::Rollback).await;
     f.expire_in_index().await;
     let suspects = f.suspects().await;
-    assert_eq!(subjects(&suspects), [".txn-decisions/t1", ".txn-decisions/t2"]);
+    assert_eq!(keys_of(&suspects), [".txn-decisions/t1", ".txn-decisions/t2"]);
     assert_eq!((suspects[0].owner.as_str(), suspects[0].incarnation.0), ("commit", 0));
     assert_eq!(suspects[0].reason, Reason::DecisionExpired);
     let report = f.sweep().await;

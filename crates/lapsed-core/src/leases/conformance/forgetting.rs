@@ -8,9 +8,10 @@ use crate::receipt::Reason;
 
 impl LeasesFixture {
     /// The same store, with a system that forgets a key after that time without use.
-    fn forgetting(mut self, after: Duration) -> Self {
-        self.leases = (self.open_forgetting)(after);
-        self
+    fn forgetting(self, after: Duration) -> Self {
+        let leases = (self.open_forgetting)(after);
+        let (ttl, on) = self.base.into_store();
+        LeasesFixture::new(leases, self.open_forgetting, (ttl, self.coarse), on)
     }
 
     /// Acquires the shortest lease there is; panics if the key is held.

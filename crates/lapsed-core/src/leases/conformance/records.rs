@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{LeasesFixture, done, json, key, lost, name, unique};
+use super::{LeasesFixture, batch_id, done, json, key, lost, name, unique};
 use crate::leases::{Decision, LeaseToken, RemovedLease};
 use crate::receipt::Reason;
-use crate::sweep::{Batch, BatchId, Outcome, PassMode};
+use crate::sweep::Outcome;
 use crate::system::Restored;
 
 pub async fn receipts_contain_the_evidence(f: LeasesFixture) {
@@ -73,19 +73,13 @@ pub async fn a_lost_answer_is_settled_by_batch(f: LeasesFixture) {
     f.acquire_all(&[key("a"), key("b")], "dead").await;
     f.expire_in_index().await;
     let suspects = f.suspects().await;
-    let batch = |id: &BatchId| Batch {
-        id: id.clone(),
-        suspects: suspects.clone(),
-        act: PassMode::Reclaim,
-        term: None,
-    };
-    let never = BatchId { sweeper: unique("s").into(), number: 1 };
-    assert!(f.leases.settle(&never).await.unwrap().is_empty());
-    let late = f.leases.reclaim(batch(&never)).await.unwrap();
+    let never = batch_id(&unique("s"), 1);
+    assert_eq!(f.settle(&never).await, 0);
+    let late = f.reclaim_as(&never, None, suspects.clone()).await;
     let reclaimed = |o: &&Outcome| matches!(o, Outcome::Reclaimed(_));
     assert_eq!(late.outcomes.iter().filter(reclaimed).count(), 0, "it was settled as not done");
-    let id = BatchId { sweeper: unique("s").into(), number: 1 };
-    let answer = f.leases.reclaim(batch(&id)).await.unwrap();
+    let id = batch_id(&unique("s"), 1);
+    let answer = f.reclaim_as(&id, None, suspects).await;
     assert_eq!(answer.outcomes.iter().filter(reclaimed).count(), 2, "{answer:?}");
     let settled = f.leases.settle(&id).await.unwrap();
     let settled: BTreeSet<_> = settled.iter().map(|receipt| receipt.id.seq).collect();

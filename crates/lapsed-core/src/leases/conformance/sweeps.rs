@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join;
 
-use super::{LeasesFixture, done, json, key, keys, policy, subjects, unique};
+use super::{LeasesFixture, batch_id, done, json, key, keys, keys_of, policy, unique};
 use crate::Name;
 use crate::conformance::{SweepMoment, WatchedSweep};
 use crate::leases::{Acquired, Decision, LeaseKey, LeaseToken};
@@ -14,7 +14,7 @@ use crate::schedule::StopSignal;
 use crate::store::conformance::a_brake_record_is_replaced_by_one_of_many;
 use crate::sweep::brake::BrakeSetting;
 use crate::sweep::policy::Policy;
-use crate::sweep::{Batch, BatchId, Outcome, PassMode, Refusal, Stopped, Sweeper, SweeperParts};
+use crate::sweep::{Outcome, PassMode, Refusal, Stopped, Sweeper, SweeperParts};
 
 pub async fn expired_leases_are_cleared_and_others_are_not(f: LeasesFixture) {
     f.acquire_all(&keys(&["a", "b", "c"]), "dead").await;
@@ -22,7 +22,7 @@ pub async fn expired_leases_are_cleared_and_others_are_not(f: LeasesFixture) {
     assert!(f.suspects().await.is_empty(), "their time runs");
     f.expire_in_index().await;
     let suspects = f.suspects().await;
-    assert_eq!(subjects(&suspects), ["n/a", "n/b", "n/c"]);
+    assert_eq!(keys_of(&suspects), ["n/a", "n/b", "n/c"]);
     assert_eq!((suspects[0].owner.as_str(), suspects[0].incarnation.0), ("dead", 1));
     assert_eq!(suspects[0].reason, Reason::LeaseExpired);
     let report = f.sweep().await;
@@ -248,15 +248,11 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: LeasesFixture) 
     assert_eq!(f.store.term(&system).await.unwrap(), Some(second.clone()), "whoever asks");
     f.expire_in_index().await;
     let suspects = f.suspects().await;
-    let batch = |term| Batch {
-        id: BatchId { sweeper: unique("leader").into(), number: 1 },
-        suspects: suspects.clone(),
-        act: PassMode::Reclaim,
-        term: Some(term),
-    };
-    let stale = f.leases.reclaim(batch(first.number)).await.unwrap();
+    let leader = unique("leader");
+    let batch = |number| batch_id(&leader, number);
+    let stale = f.reclaim_as(&batch(1), Some(first.number), suspects.clone()).await;
     assert_eq!(stale.outcomes, [Outcome::Refused(Refusal::NotLeader)]);
     assert!(f.peek(&key("k")).await.expired);
-    let current = f.leases.reclaim(batch(second.number)).await.unwrap();
+    let current = f.reclaim_as(&batch(2), Some(second.number), suspects).await;
     assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))), "{current:?}");
 }

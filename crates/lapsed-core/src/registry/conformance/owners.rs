@@ -65,8 +65,8 @@ pub async fn incarnations_only_grow(f: RegistryFixture) {
 pub async fn trap_a3_a_restarted_owner_neither_keeps_nor_hides_old_entries(f: RegistryFixture) {
     f.holding("i-1", &["old-1", "old-2"]).await;
     let reborn = f.holding("i-1", &["new-1"]).await;
-    f.outlive(&[&reborn]).await;
-    let report = f.sweep("s").await;
+    f.outlive(f.ttl, &[&reborn]).await;
+    let report = f.sweep().await;
     assert_eq!(report.reclaimed, 2, "{report:?}");
     assert_eq!(f.holder("old-1").await, None);
     assert_eq!(f.holder("new-1").await, reborn.incarnation);
@@ -77,13 +77,13 @@ pub async fn trap_a3_a_restarted_owner_neither_keeps_nor_hides_old_entries(f: Re
 pub async fn trap_a3_a_new_incarnation_may_register_before_its_first_heartbeat(f: RegistryFixture) {
     let claim = f.holding("i-1", &["k"]).await;
     (f.advance)(f.ttl / 2).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.sweep().await.reclaimed, 0);
     assert_eq!(f.holder("k").await, claim.incarnation);
     let unheard_of = Claim::newest(name("i-2"));
     let answer =
         f.registry.register(&unheard_of, &names(&["k-2"]), TakePolicy::Always).await.unwrap();
     assert!(answer.started.is_some());
-    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.sweep().await.reclaimed, 0);
     assert_eq!(f.holder("k-2").await, Some(answer.incarnation));
 }
 
@@ -92,8 +92,8 @@ pub async fn trap_a3_a_new_incarnation_may_register_before_its_first_heartbeat(f
 pub async fn trap_a4_a_dead_owner_learns_what_it_lost_and_can_register_again(f: RegistryFixture) {
     let stalled = f.holding("i-1", &["a", "b", "c"]).await;
     let other = f.start("i-2").await;
-    f.outlive(&[&other]).await;
-    assert_eq!(f.sweep("s").await.reclaimed, 3);
+    f.outlive(f.ttl, &[&other]).await;
+    assert_eq!(f.sweep().await.reclaimed, 3);
     f.register(&other, &["b"]).await;
     for claim in [stalled.clone(), Claim::newest(name("i-1"))] {
         let told = lost(f.registry.beat(&claim).await);
@@ -114,8 +114,8 @@ pub async fn trap_a4_a_dead_owner_learns_what_it_lost_and_can_register_again(f: 
 pub async fn trap_a5_a_dead_incarnation_cannot_write(f: RegistryFixture) {
     let dead = f.holding("i-1", &["a"]).await;
     let other = f.holding("i-2", &["b"]).await;
-    f.outlive(&[&other]).await;
-    f.sweep("s").await;
+    f.outlive(f.ttl, &[&other]).await;
+    f.sweep().await;
     for claim in [dead, Claim::newest(name("i-1"))] {
         lost(f.registry.register(&claim, &names(&["a", "b", "z"]), TakePolicy::Always).await);
         lost(f.registry.unregister(&claim, &names(&["b"])).await);
@@ -140,7 +140,7 @@ pub async fn trap_a7_retiring_reclaims_with_receipts(f: RegistryFixture) {
     let told = lost(f.registry.beat(&claim).await);
     assert_eq!(told.ending, Some(Ending::Retired));
     lost(system.retire(&claim).await);
-    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.sweep().await.reclaimed, 0);
 }
 
 /// The end is written, then the process dies: the entries are invalid already, and the sweep finds them.
@@ -148,7 +148,7 @@ pub async fn trap_a7_what_a_crashed_retire_left_is_swept(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b"]).await;
     f.registry.end(&claim).await.unwrap();
     assert_eq!(f.holder("a").await, None, "invalid at once");
-    let report = f.sweep("s").await;
+    let report = f.sweep().await;
     assert_eq!(report.reclaimed, 2);
     assert!(report.entries.iter().all(|e| e.reason == Reason::OwnerRetired));
     assert_eq!(f.registry.census().await.unwrap().population, 0);

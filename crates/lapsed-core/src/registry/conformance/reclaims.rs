@@ -2,36 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use super::{RegistryFixture, name, names};
+use super::{RegistryFixture, batch_id, keys_of, name, names};
 use crate::name::Name;
 use crate::registry::TakePolicy;
 use crate::schedule::StopSignal;
 use crate::sweep::policy::Policy;
-use crate::sweep::{
-    Batch, BatchAnswer, BatchId, Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal,
-    Stopped, Suspect,
-};
-
-async fn reclaim(f: &RegistryFixture, number: u64, suspects: Vec<Suspect>) -> BatchAnswer {
-    let id = BatchId { sweeper: "by-hand".into(), number };
-    let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
-    f.registry.reclaim(batch).await.expect("reclaim")
-}
-
-async fn pass(f: &RegistryFixture, who: &str, act: PassMode, policy: Policy) -> PassReport {
-    let (_stopper, stop) = StopSignal::channel();
-    f.sweeper(who, policy).pass(act, 1_000, &stop).await
-}
+use crate::sweep::{Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped};
 
 pub async fn entries_of_dead_owners_are_reclaimed_and_others_are_not(f: RegistryFixture) {
     f.holding("dead", &["a", "b", "c"]).await;
     let live = f.holding("live", &["x", "y"]).await;
-    f.outlive(&[&live]).await;
-    let report = f.sweep("s").await;
+    f.outlive(f.ttl, &[&live]).await;
+    let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.stopped), (3, Stopped::Done), "{report:?}");
     assert_eq!(f.holder("a").await, None);
     assert_eq!(f.holder("x").await, live.incarnation);
-    let again = f.sweep("s").await;
+    let again = f.sweep().await;
     assert_eq!((again.reclaimed, again.suspects), (0, 0));
     let census = f.registry.census().await.unwrap();
     assert_eq!((census.population, census.suspects, census.owners_live), (2, 0, 1));
@@ -41,10 +27,9 @@ pub async fn entries_of_dead_owners_are_reclaimed_and_others_are_not(f: Registry
 pub async fn equal_to_now_counts_as_expired(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a"]).await;
     let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
-    let now_ms = f.store.info().await.unwrap().now_ms;
-    (f.advance)(std::time::Duration::from_millis(due_ms - now_ms)).await;
+    (f.advance)(std::time::Duration::from_millis(due_ms - f.now_ms().await)).await;
     assert_eq!(f.suspects().await.len(), 1);
-    assert_eq!(f.sweep("s").await.reclaimed, 1);
+    assert_eq!(f.sweep().await.reclaimed, 1);
 }
 
 /// It was overdue when the page was read, and beat before the batch arrived (P1).
@@ -54,7 +39,7 @@ pub async fn a_heartbeat_before_the_reclaim_wins(f: RegistryFixture) {
     let suspects = f.suspects().await;
     assert_eq!(suspects.len(), 2);
     f.registry.beat(&claim).await.expect("overdue is not dead");
-    let answer = reclaim(&f, 1, suspects).await;
+    let answer = f.reclaim(suspects).await;
     assert_eq!(answer.outcomes, vec![Outcome::Refused(Refusal::Alive); 2]);
     assert_eq!(answer.owners_ended, 0);
     assert_eq!(f.holder("a").await, claim.incarnation);
@@ -67,11 +52,11 @@ pub async fn trap_a1_a_key_registered_elsewhere_before_the_reclaim_is_not_taken(
 ) {
     f.holding("a", &["imei-1", "imei-2"]).await;
     let c = f.start("c").await;
-    f.outlive(&[&c]).await;
+    f.outlive(f.ttl, &[&c]).await;
     let suspects = f.suspects().await;
     f.register(&c, &["imei-1"]).await;
     let moved = suspects.iter().position(|s| s.key == name("imei-1")).unwrap();
-    let answer = reclaim(&f, 1, suspects).await;
+    let answer = f.reclaim(suspects).await;
     assert_eq!(answer.outcomes[moved], Outcome::Refused(Refusal::Moved));
     assert!(matches!(answer.outcomes[1 - moved], Outcome::Reclaimed(Some(_))));
     assert_eq!(f.holder("imei-1").await, c.incarnation);
@@ -85,8 +70,8 @@ pub async fn trap_a2_two_sweepers_count_each_reclaim_once(f: RegistryFixture) {
     (f.advance)(f.ttl).await;
     let policy = Policy { batch: 7, ..Policy::default() };
     let (one, two) = futures::join!(
-        pass(&f, "one", PassMode::Reclaim, policy.clone()),
-        pass(&f, "two", PassMode::Reclaim, policy.clone()),
+        f.pass("one", PassMode::Reclaim, policy.clone()),
+        f.pass("two", PassMode::Reclaim, policy.clone()),
     );
     assert_eq!(one.reclaimed + two.reclaimed, 200, "{one:?} {two:?}");
     assert_eq!(one.owners_ended + two.owners_ended, 1);
@@ -101,7 +86,7 @@ pub async fn trap_a6_pages_are_bounded_and_skip_entries_of_live_owners(f: Regist
     let keys: Vec<String> = (0..1_000).map(|i| format!("live-{i:04}")).collect();
     let live = f.holding("live", &keys.iter().map(String::as_str).collect::<Vec<_>>()).await;
     f.holding("dead", &["d1", "d2", "d3", "d4", "d5"]).await;
-    f.outlive(&[&live]).await;
+    f.outlive(f.ttl, &[&live]).await;
     let mut after = Cursor::default();
     let mut seen = Vec::new();
     loop {
@@ -123,13 +108,13 @@ pub async fn trap_x4_a_death_takes_effect_at_once_and_entries_go_in_batches(f: R
     f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
-    let answer = reclaim(&f, 1, suspects[..1].to_vec()).await;
+    let answer = f.reclaim(suspects[..1].to_vec()).await;
     assert_eq!(answer.owners_ended, 1);
     for key in ["a", "b", "c"] {
         assert_eq!(f.holder(key).await, None, "{key}");
     }
     assert_eq!(f.registry.census().await.unwrap().population, 2);
-    assert_eq!(f.sweep("s").await.reclaimed, 2);
+    assert_eq!(f.sweep().await.reclaimed, 2);
 }
 
 /// Two terms: the batch of the first, sent late, is refused in the store's own step.
@@ -142,16 +127,10 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: RegistryFixture
     let suspects = f.suspects().await;
     let second = f.store.campaign(&system, "two", 60_000).await.unwrap().unwrap();
     assert!(second.number > first.number);
-    let batch = |number: u64, term: u64| Batch {
-        id: BatchId { sweeper: "s".into(), number },
-        suspects: suspects.clone(),
-        act: PassMode::Reclaim,
-        term: Some(term),
-    };
-    let late = f.registry.reclaim(batch(1, first.number)).await.unwrap();
+    let late = f.reclaim_as(&batch_id("s", 1), Some(first.number), suspects.clone()).await;
     assert_eq!(late.outcomes, vec![Outcome::Refused(Refusal::NotLeader)]);
     assert!(f.receipts().await.is_empty());
-    let current = f.registry.reclaim(batch(2, second.number)).await.unwrap();
+    let current = f.reclaim_as(&batch_id("s", 2), Some(second.number), suspects).await;
     assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))));
 }
 
@@ -161,14 +140,14 @@ pub async fn a_dry_run_lists_what_a_pass_reclaims(f: RegistryFixture) {
     f.holding("two", &["c"]).await;
     // Two of four: all owners but one would be a mass death.
     let (live, other) = (f.holding("live", &["x"]).await, f.start("other").await);
-    f.outlive(&[&live, &other]).await;
+    f.outlive(f.ttl, &[&live, &other]).await;
     let keys = |report: &PassReport| -> BTreeSet<Name> {
         report.entries.iter().map(|e| e.key.clone()).collect()
     };
-    let dry = pass(&f, "s", PassMode::DryRun, Policy::default()).await;
+    let dry = f.pass("s", PassMode::DryRun, Policy::default()).await;
     assert!(dry.dry_run && f.receipts().await.is_empty());
     assert_eq!(f.registry.census().await.unwrap().owners_overdue, 2, "nobody was declared dead");
-    let real = pass(&f, "s", PassMode::Reclaim, Policy::default()).await;
+    let real = f.pass("s", PassMode::Reclaim, Policy::default()).await;
     assert_eq!(keys(&dry), keys(&real));
     assert_eq!((dry.reclaimed, real.reclaimed), (3, 3));
     assert!(real.entries.iter().all(|e| e.receipt.is_some()));
@@ -198,7 +177,7 @@ pub async fn the_same_suspect_twice_in_a_batch_is_reclaimed_once(f: RegistryFixt
     f.holding("i-1", &["a"]).await;
     (f.advance)(f.ttl).await;
     let suspect = f.suspects().await.remove(0);
-    let answer = reclaim(&f, 1, vec![suspect.clone(), suspect]).await;
+    let answer = f.reclaim(vec![suspect.clone(), suspect]).await;
     assert!(matches!(answer.outcomes[0], Outcome::Reclaimed(Some(_))));
     assert_eq!(answer.outcomes[1], Outcome::Gone);
     assert_eq!(f.receipts().await.len(), 1);
@@ -211,21 +190,16 @@ pub async fn the_brake_spares_only_undeclared_owners(f: RegistryFixture) {
     f.holding("overdue-1", &["b"]).await;
     f.holding("overdue-2", &["c"]).await;
     (f.advance)(f.ttl).await;
-    let keys = |suspects: Vec<Suspect>| -> Vec<String> {
-        let mut keys: Vec<String> = suspects.into_iter().map(|s| s.key.to_string()).collect();
-        keys.sort();
-        keys
-    };
-    assert_eq!(keys(f.suspects_of(Some(0)).await), ["a"]);
-    assert_eq!(keys(f.suspects_of(Some(1)).await), ["a", "b"]);
-    assert_eq!(keys(f.suspects_of(None).await), ["a", "b", "c"]);
+    assert_eq!(keys_of(&f.suspects_within(Some(0)).await), ["a"]);
+    assert_eq!(keys_of(&f.suspects_within(Some(1)).await), ["a", "b"]);
+    assert_eq!(keys_of(&f.suspects_within(None).await), ["a", "b", "c"]);
 }
 
 /// No entry of its leads to it, and yet it must not stay "alive".
 pub async fn an_overdue_owner_without_entries_is_declared_dead(f: RegistryFixture) {
     let claim = f.start("i-1").await;
     (f.advance)(f.ttl).await;
-    let report = f.sweep("s").await;
+    let report = f.sweep().await;
     assert_eq!((report.reclaimed, report.owners_ended), (0, 1));
     assert!(f.registry.beat(&claim).await.is_err());
     let census = f.registry.census().await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{RegistryFixture, name, names};
+use super::{RegistryFixture, batch_id, name, names, policy};
 use crate::error::Error;
 use crate::owner::Claim;
 use crate::receipt::{Reason, ReceiptQuery, Retention};
@@ -11,9 +11,7 @@ use crate::schedule::StopSignal;
 use crate::store::conformance::a_brake_record_is_replaced_by_one_of_many;
 use crate::sweep::brake::BrakeSetting;
 use crate::sweep::policy::Policy;
-use crate::sweep::{
-    Batch, BatchId, Outcome, PassMode, PassReport, Sweeper, SweeperParts, TidyLimits,
-};
+use crate::sweep::{Outcome, PassMode, PassReport, Sweeper, SweeperParts, TidyLimits};
 use crate::system::Restored;
 
 async fn held(f: &RegistryFixture, claim: &Claim) -> Vec<String> {
@@ -84,7 +82,7 @@ pub async fn registering_if_free_takes_keys_of_an_owner_that_has_ended(f: Regist
     let answer = f.registry.register(&reborn, &keys, TakePolicy::IfFree).await.unwrap();
     let moved = |put: &Registered| matches!(put, Registered::Moved { .. });
     assert!(answer.keys.iter().all(moved), "{answer:?}");
-    assert_eq!(f.sweep("s").await.reclaimed, 0);
+    assert_eq!(f.sweep().await.reclaimed, 0);
     assert_eq!(f.holder("a").await, reborn.incarnation);
     assert_eq!(f.holder("b").await, reborn.incarnation);
 }
@@ -122,7 +120,7 @@ pub async fn receipts_contain_the_evidence_and_are_paged(f: RegistryFixture) {
     let claim = f.holding("i-1", &["a", "b", "c"]).await;
     let due_ms = f.registry.owner(&claim).await.unwrap().unwrap().due_ms;
     (f.advance)(f.ttl * 2).await;
-    f.sweep("sweeper-1").await;
+    f.pass("sweeper-1", PassMode::Reclaim, policy()).await;
     let receipts = f.receipts().await;
     let seqs: Vec<u64> = receipts.iter().map(|r| r.id.seq).collect();
     assert_eq!(seqs.len(), 3);
@@ -159,26 +157,14 @@ pub async fn a_lost_answer_is_settled_by_batch(f: RegistryFixture) {
     f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
-    for (number, suspects) in [(1, &suspects[..2]), (2, &suspects[2..])] {
-        let id = BatchId { sweeper: "s".into(), number };
-        let batch = Batch { id, suspects: suspects.to_vec(), act: PassMode::Reclaim, term: None };
-        f.registry.reclaim(batch).await.unwrap();
-    }
-    let settled = |number| {
-        let (registry, id) = (f.registry.clone(), BatchId { sweeper: "s".into(), number });
-        async move { registry.settle(&id).await.unwrap().len() }
-    };
+    f.reclaim_as(&batch_id("s", 1), None, suspects[..2].to_vec()).await;
+    f.reclaim_as(&batch_id("s", 2), None, suspects[2..].to_vec()).await;
+    let settled = async |number| f.settle(&batch_id("s", number)).await;
     assert_eq!((settled(1).await, settled(2).await, settled(3).await), (2, 1, 0));
     f.holding("i-2", &["d"]).await;
     (f.advance)(f.ttl).await;
-    let late = |number| {
-        let id = BatchId { sweeper: "s".into(), number };
-        let (registry, suspects) = (f.registry.clone(), f.suspects());
-        async move {
-            let suspects = suspects.await;
-            let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
-            registry.reclaim(batch).await.unwrap().outcomes
-        }
+    let late = async |number| {
+        f.reclaim_as(&batch_id("s", number), None, f.suspects().await).await.outcomes
     };
     assert_eq!(late(3).await, [Outcome::Gone], "settled as not carried out: it never will be");
     assert_eq!(late(2).await, [Outcome::Gone], "delivered twice: carried out once");
@@ -190,8 +176,8 @@ pub async fn a_lost_answer_is_settled_by_batch(f: RegistryFixture) {
 pub async fn restore_works_once_and_only_if_the_key_is_free(f: RegistryFixture) {
     f.holding("i-1", &["a", "b"]).await;
     let other = f.start("i-2").await;
-    f.outlive(&[&other]).await;
-    f.sweep("s").await;
+    f.outlive(f.ttl, &[&other]).await;
+    f.sweep().await;
     let refused = |answer: Restored| match answer {
         Restored::Refused { why } => why,
         Restored::Restored { .. } => panic!("it was put back"),
@@ -244,7 +230,7 @@ pub async fn settings_and_terms_are_kept(f: RegistryFixture) {
 pub async fn receipts_and_owners_beyond_retention_are_removed(f: RegistryFixture) {
     let gone = f.holding("i-1", &["a", "b", "c"]).await;
     (f.advance)(f.ttl).await;
-    f.sweep("s").await;
+    f.sweep().await;
     let tidy = |age_ms, count| {
         let registry = f.registry.clone();
         let retention = Retention { age_ms, count, ..Retention::default() };

@@ -1,6 +1,6 @@
 //! Cases about references and the owners that they belong to.
 
-use super::{SessionsFixture, keys, name, names};
+use super::{SessionsFixture, keys_of, name, names};
 use crate::error::Error;
 use crate::owner::{Claim, Ending, Lost};
 use crate::receipt::Reason;
@@ -63,7 +63,7 @@ pub async fn a_heartbeat_before_the_reclaim_wins(f: SessionsFixture) {
     let server = f.connected("server", &["a", "b"]).await;
     (f.advance)(f.ttl).await;
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["a", "b"]);
+    assert_eq!(keys_of(&suspects), ["a", "b"]);
     f.sessions.beat(&server).await.expect("overdue is not dead");
     let answer = f.reclaim(suspects).await;
     assert_eq!(answer.outcomes, vec![Outcome::Refused(Refusal::Alive); 2]);
@@ -140,7 +140,7 @@ pub async fn what_a_crashed_retire_left_is_swept(f: SessionsFixture) {
     let server = f.connected("server", &["a", "b"]).await;
     assert_eq!(f.sessions.end(&server).await.unwrap().held, 2);
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["a", "b"]);
+    assert_eq!(keys_of(&suspects), ["a", "b"]);
     assert!(suspects.iter().all(|s| s.reason == Reason::OwnerRetired));
     assert!(suspects.iter().all(|s| Some(s.incarnation) == server.incarnation));
     let report = f.sweep().await;
@@ -169,9 +169,9 @@ pub async fn the_brake_spares_only_undeclared_owners(f: SessionsFixture) {
     (f.advance)(f.ttl / 10).await;
     f.connected("overdue-2", &["c"]).await;
     (f.advance)(f.ttl).await;
-    assert_eq!(keys(&f.suspects_within(Some(0)).await), ["a"]);
-    assert_eq!(keys(&f.suspects_within(Some(1)).await), ["a", "b"], "the most overdue");
-    assert_eq!(keys(&f.suspects_within(None).await), ["a", "b", "c"]);
+    assert_eq!(keys_of(&f.suspects_within(Some(0)).await), ["a"]);
+    assert_eq!(keys_of(&f.suspects_within(Some(1)).await), ["a", "b"], "the most overdue");
+    assert_eq!(keys_of(&f.suspects_within(None).await), ["a", "b", "c"]);
 }
 
 /// Who holds the brake means all of it: nothing is deleted until it is let go.

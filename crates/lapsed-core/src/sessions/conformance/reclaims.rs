@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{SessionsFixture, keys, name, names, profile};
+use super::{SessionsFixture, batch_id, keys_of, name, names, profile};
 use crate::name::Name;
 use crate::receipt::Reason;
 use crate::schedule::StopSignal;
 use crate::sweep::policy::Policy;
-use crate::sweep::{
-    Batch, BatchId, Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped,
-};
+use crate::sweep::{Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped};
 
 pub async fn orphans_are_deleted_and_active_sessions_are_not(f: SessionsFixture) {
     let live = f.connected("live", &["x", "y"]).await;
@@ -36,7 +34,7 @@ pub async fn a_session_that_was_never_connected_is_deleted_after_one_grace(f: Se
     (f.advance)(f.grace).await;
     assert_eq!(f.sessions.disconnected_count().await.unwrap(), 0);
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["s"]);
+    assert_eq!(keys_of(&suspects), ["s"]);
     assert_eq!((suspects[0].reason, suspects[0].incarnation.0), (Reason::NeverConnected, 0));
     assert_eq!(suspects[0].owner, name("s"), "it has no broadcaster");
     assert_eq!(f.sweep().await.reclaimed, 1);
@@ -48,7 +46,7 @@ pub async fn a_session_that_was_never_connected_is_deleted_after_one_grace(f: Se
 pub async fn trap_b2_a_reconnect_before_the_reclaim_wins(f: SessionsFixture) {
     f.orphaned(&["s", "t"]).await;
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["s", "t"]);
+    assert_eq!(keys_of(&suspects), ["s", "t"]);
     let server = f.start("again").await;
     f.connect(&server, "s").await;
     f.connect(&server, "t").await;
@@ -116,7 +114,7 @@ pub async fn trap_b7_the_sweep_keeps_a_newer_sessions_pointer(f: SessionsFixture
     f.connect(&server, "new").await;
     f.outlive(f.grace, &[&server]).await;
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["old"]);
+    assert_eq!(keys_of(&suspects), ["old"]);
     assert_eq!(suspects[0].owner, name("b"), "its broadcaster's");
     assert_eq!(f.sweep().await.reclaimed, 1);
     assert_eq!(f.sessions.of_broadcaster(&name("b")).await.unwrap(), Some(name("new")));
@@ -244,7 +242,7 @@ pub async fn the_same_suspect_twice_in_a_batch_counts_once(f: SessionsFixture) {
     f.sessions.end(&server).await.unwrap();
     f.orphaned(&["s"]).await;
     let suspects = f.suspects().await;
-    assert_eq!(keys(&suspects), ["r", "s"]);
+    assert_eq!(keys_of(&suspects), ["r", "s"]);
     let twice: Vec<_> = suspects.iter().flat_map(|s| [s.clone(), s.clone()]).collect();
     let answer = f.reclaim(twice).await;
     for (suspect, outcomes) in suspects.iter().zip(answer.outcomes.chunks(2)) {
@@ -270,17 +268,11 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: SessionsFixture
     let suspects = f.suspects().await;
     let second = f.store.campaign(&system, "two", 60_000).await.unwrap().unwrap();
     assert!(second.number > first.number);
-    let batch = |number: u64, term: u64| Batch {
-        id: BatchId { sweeper: "s".into(), number },
-        suspects: suspects.clone(),
-        act: PassMode::Reclaim,
-        term: Some(term),
-    };
-    let late = f.sessions.reclaim(batch(1, first.number)).await.unwrap();
+    let late = f.reclaim_as(&batch_id("s", 1), Some(first.number), suspects.clone()).await;
     assert_eq!(late.outcomes, vec![Outcome::Refused(Refusal::NotLeader); 2]);
     assert!(f.receipts().await.is_empty());
     assert_eq!(f.references("r").await, 1);
-    let current = f.sessions.reclaim(batch(2, second.number)).await.unwrap();
+    let current = f.reclaim_as(&batch_id("s", 2), Some(second.number), suspects).await;
     assert!(current.outcomes.contains(&Outcome::Released), "{current:?}");
     assert_eq!(f.receipts().await.len(), 1);
 }

@@ -1,10 +1,10 @@
 //! What is remembered of what was deleted, and what is put back from it.
 
-use super::{SessionsFixture, name, profile};
+use super::{SessionsFixture, batch_id, name, profile};
 use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt, Retention};
 use crate::sessions::SessionProfile;
-use crate::sweep::{Batch, BatchId, Outcome, PassMode, TidyLimits};
+use crate::sweep::{Outcome, TidyLimits};
 use crate::system::Restored;
 
 fn refused(answer: Restored) -> String {
@@ -46,18 +46,12 @@ pub async fn receipts_contain_the_evidence(f: SessionsFixture) {
 pub async fn a_lost_answer_is_settled_by_batch(f: SessionsFixture) {
     f.orphaned(&["a", "b", "c"]).await;
     let suspects = f.suspects().await;
-    let carry = |number: u64, suspects: Vec<crate::sweep::Suspect>| {
-        let id = BatchId { sweeper: "s".into(), number };
-        let batch = Batch { id, suspects, act: PassMode::Reclaim, term: None };
-        let sessions = f.sessions.clone();
-        async move { sessions.reclaim(batch).await.unwrap().outcomes }
+    let carry = async |number, suspects| {
+        f.reclaim_as(&batch_id("s", number), None, suspects).await.outcomes
     };
     carry(1, suspects[..2].to_vec()).await;
     carry(2, suspects[2..].to_vec()).await;
-    let settled = |number| {
-        let (sessions, id) = (f.sessions.clone(), BatchId { sweeper: "s".into(), number });
-        async move { sessions.settle(&id).await.unwrap().len() }
-    };
+    let settled = async |number| f.settle(&batch_id("s", number)).await;
     assert_eq!((settled(1).await, settled(2).await, settled(3).await), (2, 1, 0));
     let server = f.connected("server", &["r"]).await;
     f.sessions.end(&server).await.unwrap();
