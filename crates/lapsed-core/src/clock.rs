@@ -239,6 +239,11 @@ pub async fn call_within<T>(
     within(clock, limit, work).await.unwrap_or_else(late)
 }
 
+/// A growing pause between attempts: `first`, multiplied by `factor` as often as `times`, at most `most`.
+pub fn backoff(first: Duration, factor: u32, times: u32, most: Duration) -> Duration {
+    first.saturating_mul(factor.saturating_pow(times)).min(most)
+}
+
 /// `base` changed by a random share of at most `share` in either direction (0.1 means ±10 %).
 pub fn jittered(clock: &dyn Clock, base: Duration, share: f64) -> Duration {
     let unit = clock.random() as f64 / u64::MAX as f64;
@@ -248,6 +253,16 @@ pub fn jittered(clock: &dyn Clock, base: Duration, share: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_growing_pause_has_an_end() {
+        let ms = Duration::from_millis;
+        let grown = |times| backoff(ms(100), 3, times, ms(5_000));
+        assert_eq!(
+            [0, 1, 2, 3, 4, u32::MAX].map(grown),
+            [100, 300, 900, 2_700, 5_000, 5_000].map(ms)
+        );
+    }
 
     #[tokio::test]
     async fn a_manual_clock_wakes_sleepers_when_moved() {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Method, Uri};
-use lapsed_core::clock::Clock;
+use lapsed_core::clock::{Clock, backoff, jittered};
 
 /// The kinds of requests; each kind has its own price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -162,8 +162,8 @@ impl Meter {
 
 /// The pause before a throttled request is tried again.
 pub(crate) fn back_off(clock: &dyn Clock, attempt: u32) -> Duration {
-    let base = Duration::from_millis(100) * 3u32.saturating_pow(attempt.min(4));
-    lapsed_core::clock::jittered(clock, base, 0.5)
+    let base = backoff(Duration::from_millis(100), 3, attempt, Duration::from_millis(8_100));
+    jittered(clock, base, 0.5)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lapsed_core::{Error, Result};
+use percent_encoding::percent_decode_str;
 use tokio_postgres::config::{Host, SslMode};
 
 use crate::tls::Trust;
@@ -108,7 +109,11 @@ impl PostgresAddress {
             match parameter.split_once('=').unwrap_or((parameter, "")) {
                 ("sslmode", value) => mode = value.to_owned(),
                 ("sslrootcert", "system") => root = None,
-                ("sslrootcert", value) => root = Some(PathBuf::from(decoded(value)?)),
+                ("sslrootcert", value) => {
+                    let path = percent_decode_str(value).decode_utf8();
+                    let path = path.map_err(|_| "sslrootcert is not UTF-8".to_owned())?;
+                    root = Some(PathBuf::from(path.into_owned()));
+                }
                 _ => others.push(parameter),
             }
         }
@@ -145,26 +150,6 @@ fn parse_error(error: &tokio_postgres::Error) -> String {
         Some(cause) => cause.to_string(),
         None => error.to_string(),
     }
-}
-
-/// Decodes the percent-encoded characters of a parameter.
-fn decoded(text: &str) -> std::result::Result<String, String> {
-    let wrong = || "sslrootcert is not a well-formed part of an address".to_owned();
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let byte = match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let high = digit(rest.next()).ok_or_else(wrong)?;
-                let low = digit(rest.next()).ok_or_else(wrong)?;
-                (high * 16 + low) as u8
-            }
-            other => other,
-        };
-        bytes.push(byte);
-    }
-    String::from_utf8(bytes).map_err(|_| wrong())
 }
 
 #[cfg(test)]

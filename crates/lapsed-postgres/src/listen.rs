@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::future::poll_fn;
 use lapsed_core::Name;
-use lapsed_core::clock::{jittered, within};
+use lapsed_core::clock::{backoff, jittered, within};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Notification, Socket};
@@ -45,7 +45,8 @@ pub enum ChangeEvent {
 pub struct ChangeListener {
     pool: PostgresPool,
     listening: Option<ListenConnection>,
-    retry: Duration,
+    /// How many attempts to connect have failed since the last connection.
+    failed: u32,
     waiting_max: usize,
 }
 
@@ -73,12 +74,7 @@ impl Postgres {
     /// Returns a listener that buffers at most `waiting_max` events; more are reported as a gap.
     pub fn listen_within(&self, waiting_max: usize) -> ChangeListener {
         let waiting_max = waiting_max.max(1);
-        ChangeListener {
-            pool: self.pool().clone(),
-            listening: None,
-            retry: RETRY_FIRST,
-            waiting_max,
-        }
+        ChangeListener { pool: self.pool().clone(), listening: None, failed: 0, waiting_max }
     }
 }
 
@@ -126,7 +122,7 @@ impl ChangeListener {
             let why = match within(&*clock, limit, connect(&self.pool, self.waiting_max)).await {
                 Some(Ok(listening)) => {
                     self.listening = Some(listening);
-                    self.retry = RETRY_FIRST;
+                    self.failed = 0;
                     return;
                 }
                 Some(Err(error)) => error_chain(&error),
@@ -138,8 +134,9 @@ impl ChangeListener {
                 }
                 false => tracing::debug!(store = self.pool.place(), why, "still cannot listen"),
             }
-            clock.sleep(jittered(&*clock, self.retry, 0.2)).await;
-            self.retry = (self.retry * 2).min(RETRY_MOST);
+            let pause = backoff(RETRY_FIRST, 2, self.failed, RETRY_MOST);
+            self.failed = self.failed.saturating_add(1);
+            clock.sleep(jittered(&*clock, pause, 0.2)).await;
         }
     }
 }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -55,13 +56,6 @@ impl fmt::Debug for OutboundUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({})", self.shown)
     }
-}
-
-/// How long to wait after attempt number `attempt`, counted from 1: `first`, doubled after each
-/// attempt, at most `most`.
-pub fn pause(attempt: u32, first: Duration, most: Duration) -> Duration {
-    let factor = 2_u32.saturating_pow(attempt.saturating_sub(1));
-    first.saturating_mul(factor).min(most)
 }
 
 /// An HTTP client with a time limit on the whole call, without redirects and without a proxy.
@@ -126,14 +120,8 @@ pub fn silent(error: &ureq::Error) -> String {
 /// Makes a name fit for a header: names may be any UTF-8, so bytes that a header must not contain
 /// are written as %XX.
 pub fn header_safe(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'!'..=b'~' if byte != b'%' => safe.push(byte as char),
-            _ => safe.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    safe
+    const UNFIT: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
+    utf8_percent_encode(text, UNFIT).to_string()
 }
 
 #[cfg(test)]

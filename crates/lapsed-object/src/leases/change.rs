@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use lapsed_core::clock::jittered;
+use lapsed_core::clock::{backoff, jittered};
 use lapsed_core::leases::rules::{AcquireOutcome, ClockReading, LeaseRecord, StagedState};
 use lapsed_core::leases::{
     AcquireRequest, Acquired, DECISION_TTL_MS, Decision, Expiry, Fenced, Grant, LeaseInfo,
@@ -292,7 +292,7 @@ impl ObjectLeases {
     }
 
     pub(crate) async fn pause(&self, attempt: u32) {
-        let base = Duration::from_millis(5) * 2u32.saturating_pow(attempt.min(6));
+        let base = backoff(Duration::from_millis(5), 2, attempt, Duration::from_millis(320));
         self.context.clock.sleep(jittered(&*self.context.clock, base, 1.0)).await;
     }
 }

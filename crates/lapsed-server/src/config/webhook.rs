@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lapsed_core::clock::backoff;
 use lapsed_core::receipt::Reason;
 use lapsed_core::{Name, SystemId};
 use serde::Deserialize;
@@ -10,7 +11,7 @@ use super::document::{Document, TomlNode, unknown};
 use super::secret::Secret;
 use super::units::{Span, show_span};
 use super::{ConfigError, ErrorList};
-use crate::outbound::{OutboundUrl, pause};
+use crate::outbound::OutboundUrl;
 
 /// The shortest secret, in bytes: a shorter one could be guessed.
 const SECRET_BYTES_MIN: usize = 16;
@@ -63,7 +64,7 @@ pub struct WebhookConfig {
 impl WebhookConfig {
     /// How long to wait after attempt number `attempt`, counted from 1.
     pub fn pause(&self, attempt: u32) -> Duration {
-        pause(attempt, self.backoff, self.backoff_max)
+        backoff(self.backoff, 2, attempt.saturating_sub(1), self.backoff_max)
     }
 
     /// Whether it gets receipts with this reason.

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use lapsed_core::Name;
+use lapsed_core::clock::backoff;
 use serde::Deserialize;
 
 use super::layout::{InflightKeys, QueueWord};
@@ -12,7 +13,7 @@ use crate::config::ConfigError;
 use crate::config::common::{Access, Section};
 use crate::config::origin::Settings;
 use crate::config::units::{Span, show_span};
-use crate::outbound::{OutboundUrl, pause};
+use crate::outbound::OutboundUrl;
 
 /// The queue on which jobs wait to be delivered.
 pub static OUTBOX: LazyLock<Name> =
@@ -107,7 +108,7 @@ impl DeliveryWebhook {
 
     /// The pause after attempt number `attempt`, counted from 1.
     pub fn pause(&self, attempt: u32) -> Duration {
-        pause(attempt, self.backoff, self.backoff_max)
+        backoff(self.backoff, 2, attempt.saturating_sub(1), self.backoff_max)
     }
 }
 
