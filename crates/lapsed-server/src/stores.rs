@@ -2,12 +2,24 @@
 
 use lapsed_redis::Template;
 
+use crate::config::ConfigError;
+use crate::config::common::{Section, plan_key};
+use crate::config::origin::Settings;
+
 pub use lapsed::stores::OpenStore;
 pub use lapsed::stores::object::OpenObject;
 
-/// Parses `text`, the name of a Redis key that must contain `{place}`. `key` is the configuration
-/// key that the error message names.
-pub fn template(key: &str, text: &str, place: &str) -> lapsed_core::Result<Template> {
-    let wrong = || lapsed_core::Error::Invalid(format!("`{key}` must contain `{{{place}}}`"));
-    Template::new(text, place).ok_or_else(wrong)
+/// The names of the Redis keys that the application writes; `place` stands for an entry's name. Each must
+/// contain it.
+pub fn plan_template(
+    section: &Section<'_>,
+    key: &str,
+    given: Option<String>,
+    (usual, place): (&Template, &str),
+    settings: &mut Settings,
+) -> Result<Template, ConfigError> {
+    let placeholder = format!("{{{place}}}");
+    let usual = usual.of(&placeholder);
+    let text = plan_key(section, key, given, &usual, Some(&placeholder), settings)?;
+    Ok(Template::new(&text, place).expect("the name was found to contain it"))
 }

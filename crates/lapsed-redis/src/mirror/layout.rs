@@ -49,21 +49,33 @@ impl MirrorLayout {
         }
     }
 
-    /// Refuses a layout that cannot work.
-    pub(super) fn check(&self, is_cluster: bool) -> Result<()> {
-        let names = [
+    /// The names of all keys, each with its field. `{provider}` stands for the id of a provider.
+    pub fn names(&self) -> [(&'static str, String); 5] {
+        [
             ("online_key", self.online_key.clone()),
             ("deactivated_key", self.deactivated_key.clone()),
-            ("snapshot_key", self.snapshot_key.clone()),
             ("capacity_key", self.capacity_key.of("{provider}")),
             ("heartbeat_key", self.heartbeat_key.of("{provider}")),
-        ];
-        for (at, (name, key)) in names.iter().enumerate() {
-            if let Some((other, _)) = names[..at].iter().find(|(_, before)| before == key) {
-                return Err(Error::Invalid(format!(
-                    "`{other}` and `{name}` are both `{key}`: each needs a key of its own"
-                )));
-            }
+            ("snapshot_key", self.snapshot_key.clone()),
+        ]
+    }
+
+    /// Two fields that name the same key, if there are such.
+    pub fn same_key(&self) -> Option<(&'static str, &'static str)> {
+        let names = self.names();
+        names.iter().enumerate().find_map(|(at, (field, key))| {
+            let other = names[..at].iter().find(|(_, before)| before == key);
+            other.map(|(other, _)| (*other, *field))
+        })
+    }
+
+    /// Refuses a layout that cannot work.
+    pub(super) fn check(&self, is_cluster: bool) -> Result<()> {
+        let names = self.names();
+        if let Some((one, other)) = self.same_key() {
+            return Err(Error::Invalid(format!(
+                "`{one}` and `{other}` are the same key: each needs a key of its own"
+            )));
         }
         if !is_cluster {
             return Ok(());

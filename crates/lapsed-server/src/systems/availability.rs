@@ -28,7 +28,7 @@ use lapsed_core::sweep::policy::SweepMode;
 use utoipa_axum::router::OpenApiRouter;
 
 use self::change_follower::ChangeFollower;
-use self::layout::{MirrorKeys, Tables};
+use self::layout::{MirrorLayout, Tables};
 use self::metrics::AvailabilitySeries;
 pub use self::section::TruthLayout;
 use self::section::{
@@ -151,7 +151,7 @@ impl SystemKind for AvailabilityKind {
 }
 
 impl AvailabilityPlan {
-    fn spec(&self) -> lapsed_core::Result<AvailabilitySpec> {
+    fn spec(&self) -> AvailabilitySpec {
         let mut spec = AvailabilitySpec {
             mirror_timeout: self.times.mirror_timeout,
             breaker: self.times.breaker,
@@ -159,9 +159,9 @@ impl AvailabilityPlan {
             ..AvailabilitySpec::new(self.common.threshold)
         };
         if let TruthLayout::Postgres { tables, keys } = &self.truth {
-            (spec.tables, spec.keys) = ((**tables).clone(), keys.on_redis()?);
+            (spec.tables, spec.keys) = ((**tables).clone(), (**keys).clone());
         }
-        Ok(spec)
+        spec
     }
 
     fn describe_stores(&self) -> String {
@@ -171,9 +171,9 @@ impl AvailabilityPlan {
                     .to_owned()
             }
             TruthLayout::Postgres { keys, .. } => format!(
-                "every fact is in Postgres; reads are answered from {}, or from Postgres when that takes \
-                 longer than {}",
-                keys.describe(),
+                "every fact is in Postgres; reads are answered from `{}` and the keys beside it, or from \
+                 Postgres when that takes longer than {}",
+                keys.online_key,
                 show_span(self.times.mirror_timeout)
             ),
         }
@@ -255,7 +255,7 @@ impl SystemPlan for AvailabilityPlan {
 
     fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let (store, mirror, id) = (context.store, context.mirror, self.common.id.clone());
-        let assembled = context.assembly.availability(store, mirror, id, self.spec()?)?;
+        let assembled = context.assembly.availability(store, mirror, id, self.spec())?;
         let (availability, sources) = (assembled.system, assembled.changes);
         let store = Some(availability.services());
         let operations = Arc::new(AvailabilityOperations { system: availability.clone(), sources });
@@ -326,7 +326,7 @@ pub fn tables(plan: &dyn SystemPlan) -> Option<&Tables> {
 }
 
 /// The keys of a mirror on Redis; `None` for a mirror in memory and for other plans.
-fn mirror_keys(plan: &dyn SystemPlan) -> Option<&MirrorKeys> {
+fn mirror_keys(plan: &dyn SystemPlan) -> Option<&MirrorLayout> {
     match &planned(plan)?.truth {
         TruthLayout::Postgres { keys, .. } => Some(keys),
         TruthLayout::Embedded => None,

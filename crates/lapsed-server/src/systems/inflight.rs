@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use lapsed::assembly::default_policy;
-use lapsed::inflight::InflightSpec;
+use lapsed::inflight::{InflightSpec, RedisInflight};
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::inflight::rules::{Backoff, OnDeath, RecoveryPolicy};
@@ -26,10 +26,10 @@ use lapsed_core::schedule::StopSignal;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::layout::{DeadLetterWord, InflightKeys, LayoutPreset, LayoutSection};
+use self::layout::{DeadLetterWord, LayoutPreset, LayoutSection, ProfileInfo, RescueLayout};
 use self::metrics::JobSeries;
 use self::on_death::OnDeathSetting;
-use self::rescued::{QueuesSetting, Rescued};
+use self::rescued::QueuesSetting;
 use self::webhook::{DeliverySection, DeliveryWebhook, OUTBOX};
 use super::words::KindWords;
 use super::{Preset, ShownTicket, SystemKind, TicketRequest};
@@ -126,7 +126,10 @@ pub struct InflightTimes {
 #[derive(Debug)]
 struct InflightPlan {
     common: SystemSettings,
-    layout: InflightKeys,
+    access: Access,
+    redis: RedisInflight,
+    /// What is known of the foreign job system, if it is one.
+    profile: Option<ProfileInfo>,
     times: InflightTimes,
     recovery: RecoveryPolicy,
     webhook: Option<DeliveryWebhook>,
@@ -144,15 +147,16 @@ impl SystemKind for InflightKind {
         given.mode.check(section, &store)?;
         let mut settings = Settings::default();
         let adopt = plan_adopt(section, given.adopt, given.mode, &mut settings)?;
-        let mut layout =
+        let (access, profile) = (given.mode, given.preset.and_then(LayoutPreset::foreign));
+        let mut redis =
             given.layout().plan(section, section.is_exclusive(&store), &mut settings)?;
-        let times = match &layout.rescued {
-            Some(rescued) => rescue_times(section, &given, rescued, &mut settings),
+        let times = match &profile {
+            Some(profile) => rescue_times(section, &given, profile, &mut settings),
             None => plan_times(section, &given, &mut settings)?,
         };
         if given.on_death == Some(OnDeathSetting::AsRq) {
-            match &mut layout.rescued {
-                Some(rescued) if rescued.profile.name == "rq" => rescued.as_system = true,
+            match &mut redis {
+                RedisInflight::Rescue(layout) if layout.profile == "rq" => layout.as_system = true,
                 _ => {
                     return Err(
                         section.wrong("on_death", "\"as-rq\" goes with preset = \"rq\" only")
@@ -161,11 +165,11 @@ impl SystemKind for InflightKind {
             }
         }
         if let Some(backoff) = given.on_death.as_ref().and_then(OnDeathSetting::backoff) {
-            layout.delay(section, backoff)?;
+            layout::delay(section, &mut redis, profile.as_ref(), backoff)?;
         }
         let mut recovery = plan_recovery(section, &given, &mut settings);
         let webhook = given.webhook.take();
-        let webhook = given.delivery.plan(section, webhook, &layout, &mut settings)?;
+        let webhook = given.delivery.plan(section, webhook, &redis, &mut settings)?;
         recovery.outbox = webhook.as_ref().map(|_| OUTBOX.clone());
         if recovery.move_to.is_some() && recovery.outbox.is_some() {
             return Err(section.wrong(
@@ -183,12 +187,13 @@ impl SystemKind for InflightKind {
             every_of_env: None,
         };
         let mut usual = default_policy(section.used_by(&store));
-        if layout.rescued.is_some() {
+        if profile.is_some() {
             usual.every = RESCUE_EVERY;
         }
         let common = upkeep.plan(section, (id, store), times.ttl, usual, settings)?;
         let common = SystemSettings { adopt, ..common };
-        Ok(Box::new(InflightPlan { common, layout, times, recovery, webhook }))
+        let redis = layout::filled(redis, times, &recovery);
+        Ok(Box::new(InflightPlan { common, access, redis, profile, times, recovery, webhook }))
     }
 
     fn routes(&self) -> OpenApiRouter<Shared> {
@@ -255,13 +260,13 @@ const RESCUE_EVERY: Duration = Duration::from_secs(3);
 fn rescue_times(
     section: &Section<'_>,
     given: &InflightSection,
-    rescued: &Rescued,
+    profile: &ProfileInfo,
     settings: &mut Settings,
 ) -> InflightTimes {
     let ms = Duration::from_millis;
     let limit = given.heartbeat_ttl.map(|span| span.0);
-    let limit = settings.pick(section, "heartbeat_ttl", limit, ms(rescued.profile.limit_ms));
-    InflightTimes { ttl: ms(rescued.profile.grace_ms).max(limit), interval: limit }
+    let limit = settings.pick(section, "heartbeat_ttl", limit, ms(profile.limit_ms));
+    InflightTimes { ttl: ms(profile.grace_ms).max(limit), interval: limit }
 }
 
 fn plan_recovery(
@@ -287,19 +292,26 @@ fn plan_recovery(
 }
 
 impl InflightPlan {
-    fn spec(&self) -> lapsed_core::Result<InflightSpec> {
-        Ok(InflightSpec {
+    fn spec(&self) -> InflightSpec {
+        InflightSpec {
             ttl: self.times.ttl,
             beat_every: self.times.interval,
             recovery: self.recovery.clone(),
-            redis: self.layout.on_redis(self.times, &self.recovery)?,
-        })
+            redis: self.redis.clone(),
+        }
+    }
+
+    fn rescue(&self) -> Option<&RescueLayout> {
+        match &self.redis {
+            RedisInflight::Rescue(layout) => Some(layout),
+            _ => None,
+        }
     }
 
     fn describe_heartbeat(&self) -> String {
         let InflightTimes { ttl, interval } = self.times;
-        if let Some(rescued) = &self.layout.rescued {
-            let (title, limit) = (rescued.profile.title, show_span(interval));
+        if let Some(profile) = &self.profile {
+            let (title, limit) = (profile.title, show_span(interval));
             return match interval.is_zero() {
                 true => format!("a job of {title} is an orphan as soon as its lock is gone"),
                 false => format!(
@@ -308,7 +320,7 @@ impl InflightPlan {
             };
         }
         let (ttl, interval) = (show_span(ttl), show_span(interval));
-        match self.layout.access {
+        match self.access {
             Access::Native => format!(
                 "workers beat every {interval} and are dead after {ttl} of silence, by the store's \
                  clock"
@@ -323,7 +335,7 @@ impl InflightPlan {
     fn describe_pass(&self) -> String {
         let policy = &self.common.policy;
         let becomes = match (&self.recovery.move_to, self.recovery.on_death) {
-            _ if self.layout.rescued.as_ref().is_some_and(|rescued| rescued.as_system) => {
+            _ if self.rescue().is_some_and(|layout| layout.as_system) => {
                 "is retried if it has retries left, and fails otherwise, as RQ itself does,"
             }
             (Some(queue), _) => {
@@ -334,7 +346,7 @@ impl InflightPlan {
             }
             (None, on_death) => on_death.outcome(),
         };
-        if self.layout.rescued.is_some() {
+        if self.profile.is_some() {
             let (every, limit) = (policy.every, self.times.interval);
             return format!(
                 "a pass every {}: what a dead worker held {becomes} at the latest {} after the worker's last sign of \
@@ -354,7 +366,7 @@ impl InflightPlan {
     }
 
     fn backoff(&self) -> Option<Backoff> {
-        self.layout.rescued.as_ref().and_then(|rescued| rescued.backoff)
+        self.rescue().and_then(|layout| layout.backoff)
     }
 
     /// When a job of a dead worker may run again, if it must wait.
@@ -397,11 +409,9 @@ impl SystemPlan for InflightPlan {
     }
 
     fn describe_brake(&self) -> String {
-        match self.layout.access {
+        match self.access {
             Access::Native => describe_brake_of_owners(&self.common),
-            Access::Adopt
-                if self.layout.rescued.as_ref().is_some_and(|r| r.profile.shows_workers) =>
-            {
+            Access::Adopt if self.profile.is_some_and(|profile| profile.shows_workers) => {
                 describe_brake_of_owners(&self.common)
             }
             Access::Adopt => describe_brake_of_entries(&self.common, "jobs in flight"),
@@ -413,15 +423,14 @@ impl SystemPlan for InflightPlan {
         if matches!(self.recovery.on_death, OnDeath::Front | OnDeath::Back) {
             plan.extend(self.describe_limits());
         }
-        plan.push(self.layout.describe());
-        plan.extend(self.layout.describe_dead_letters());
+        plan.extend(layout::describe(&self.redis, self.profile.as_ref()));
         plan.extend(self.webhook.as_ref().map(DeliveryWebhook::describe));
         plan
     }
 
     /// Queues may be shared, and in native mode the other keys contain the name of the system.
     fn claimed_names(&self) -> Vec<ClaimedName> {
-        let Some(adopted) = &self.layout.adopted else { return Vec::new() };
+        let RedisInflight::Adopt(adopted) = &self.redis else { return Vec::new() };
         let names = [
             ("index_key", adopted.index_key.clone()),
             ("jobs_key", adopted.jobs_key.clone()),
@@ -432,7 +441,7 @@ impl SystemPlan for InflightPlan {
 
     fn build(&self, context: BuildContext<'_>) -> lapsed_core::Result<BuiltSystem> {
         let id = self.common.id.clone();
-        let inflight = context.assembly.inflight(context.store, id, self.spec()?)?;
+        let inflight = context.assembly.inflight(context.store, id, self.spec())?;
         Ok(BuiltSystem { system: inflight.clone(), operations: inflight, store: None })
     }
 

@@ -33,7 +33,7 @@ use crate::config::units::{SPAN_MAX, Span, show_span};
 use crate::http::Shared;
 use crate::metrics::KindMetrics;
 use crate::node::{BuildContext, BuiltSystem, ClaimedName, SystemPlan};
-use crate::stores::template;
+use crate::stores::plan_template;
 
 /// The environment variable of the janitor that this kind is modelled on. It takes precedence over
 /// `sweep.every`.
@@ -63,9 +63,6 @@ struct RegistrySection {
     receipts: ReceiptsSection,
     reconcile: ReconcileSection,
 }
-
-const REGISTRY_KEY: &str = "connections:registry";
-const HEARTBEAT_KEY: &str = "instance:heartbeat:{owner}";
 
 #[derive(Debug)]
 struct RegistryPlan {
@@ -135,12 +132,10 @@ fn plan_layout(
 ) -> Result<RegistryLayout, ConfigError> {
     let (registry, heartbeat) = (given.registry_key.take(), given.heartbeat_key.take());
     let usual = RegistryLayout::new(Duration::ZERO);
-    let registry_key = plan_key(section, "registry_key", registry, REGISTRY_KEY, None, settings)?;
-    let place = Some("{owner}");
-    let heartbeat_key =
-        plan_key(section, "heartbeat_key", heartbeat, HEARTBEAT_KEY, place, settings)?;
-    let heartbeat_key = template("heartbeat_key", &heartbeat_key, "owner")
-        .map_err(|error| ConfigError(error.to_string()))?;
+    let registry_key =
+        plan_key(section, "registry_key", registry, &usual.registry_key, None, settings)?;
+    let place = (&usual.heartbeat_key, "owner");
+    let heartbeat_key = plan_template(section, "heartbeat_key", heartbeat, place, settings)?;
     let shards = usize::from(plan_shards(section, given.shards, settings)?);
     Ok(RegistryLayout { registry_key, heartbeat_key, shards, ..usual })
 }

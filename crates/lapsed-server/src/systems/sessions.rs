@@ -14,7 +14,7 @@ use lapsed::sessions::{RedisSessionsKeys, SessionsSpec, default_policy};
 use lapsed_core::Kind;
 use lapsed_core::clock::Clock;
 use lapsed_core::sessions::{GRACE_MS, HEARTBEAT_TTL_MS};
-use lapsed_redis::SessionsLayout;
+use lapsed_redis::{SessionsLayout, Template};
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -34,7 +34,7 @@ use crate::http::Shared;
 use crate::metrics::{KindMetrics, Metrics};
 use crate::node::plan::{describe_brake_of_entries, describe_brake_of_owners};
 use crate::node::{BuildContext, BuiltSystem, ClaimedName, OpenSystems, SystemPlan};
-use crate::stores::template;
+use crate::stores::plan_template;
 
 /// Environment variables of the application that this kind is modelled on. They take precedence
 /// over `sweep.every` and `grace`.
@@ -185,26 +185,29 @@ fn plan_layout(
 ) -> Result<SessionsLayout, ConfigError> {
     let shards = usize::from(plan_shards(section, given.shards, settings)?);
     let usual = SessionsLayout::new(Duration::ZERO, Duration::ZERO);
-    let mut key = |key: &str, given: Option<String>, default: &str, place: Option<&str>| {
-        plan_key(section, key, given, default, place, settings)
+    let (session, broadcaster) = ("session", "broadcaster");
+    let mut key = |key: &str, given, usual: &Template, place| {
+        plan_template(section, key, given, (usual, place), settings)
     };
-    let (session, broadcaster) = (Some("{session}"), Some("{broadcaster}"));
-    let session_key = key("session_key", given.session_key.take(), "session:{session}", session)?;
+    let session_key = key("session_key", given.session_key.take(), &usual.session_key, session)?;
     let ref_count_key =
-        key("ref_count_key", given.ref_count_key.take(), "ref_count:{session}", session)?;
+        key("ref_count_key", given.ref_count_key.take(), &usual.ref_count_key, session)?;
     let given_broadcaster = given.broadcaster_key.take();
     let broadcaster_key =
-        key("broadcaster_key", given_broadcaster, "broadcaster:{broadcaster}", broadcaster)?;
-    let given_disconnected = given.disconnected_key.take();
-    let disconnected_key =
-        key("disconnected_key", given_disconnected, "disconnected_sessions", None)?;
-    let template = |key: &str, text: &str, place: &str| {
-        template(key, text, place).map_err(|error| ConfigError(error.to_string()))
-    };
+        key("broadcaster_key", given_broadcaster, &usual.broadcaster_key, broadcaster)?;
+    let disconnected = given.disconnected_key.take();
+    let disconnected_key = plan_key(
+        section,
+        "disconnected_key",
+        disconnected,
+        &usual.disconnected_key,
+        None,
+        settings,
+    )?;
     Ok(SessionsLayout {
-        session_key: template("session_key", &session_key, "session")?,
-        ref_count_key: template("ref_count_key", &ref_count_key, "session")?,
-        broadcaster_key: template("broadcaster_key", &broadcaster_key, "broadcaster")?,
+        session_key,
+        ref_count_key,
+        broadcaster_key,
         disconnected_key,
         shards,
         ..usual

@@ -1,38 +1,16 @@
 //! The names of the application's keys and tables.
 
 use lapsed_postgres::Layout;
-use lapsed_redis::MirrorLayout;
 
 use crate::config::ConfigError;
 use crate::config::common::{Section, plan_key};
 use crate::config::origin::{Origin, Settings};
-use crate::stores::template;
+use crate::stores::plan_template;
+
+pub use lapsed_redis::MirrorLayout;
 
 /// The tables of the truth, and their columns.
 pub type Tables = Layout;
-
-/// The placeholder of a provider's id in the name of a key.
-pub const PLACE: &str = "{provider}";
-
-/// The keys of the mirror. All begin with the same prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MirrorKeys {
-    /// The prefix of every key.
-    pub prefix: String,
-    /// The set of the providers that are online.
-    pub online: String,
-    /// The set of the providers that are deactivated.
-    pub deactivated: String,
-    /// The key of the number of sessions that a provider has; `{provider}` stands for its id.
-    pub capacity: String,
-    /// The key of the time of a provider's last heartbeat; `{provider}` stands for its id.
-    pub heartbeat: String,
-    pub snapshot: String,
-    /// The channel on which changes of the settings are announced.
-    pub invalidate: String,
-    /// Whether keyspace notifications cause early passes.
-    pub instant: bool,
-}
 
 /// The key names as they are written in the configuration; `None` if not given.
 #[derive(Default)]
@@ -68,70 +46,37 @@ impl KeysSection {
         self,
         section: &Section<'_>,
         settings: &mut Settings,
-    ) -> Result<MirrorKeys, ConfigError> {
+    ) -> Result<MirrorLayout, ConfigError> {
+        let usual = MirrorLayout::default();
         let prefix = settings.pick(section, "prefix", self.prefix, String::new());
-        let mut key = |key: &str, given, usual: &str, place| {
-            let name = plan_key(section, key, given, usual, place, settings)?;
-            Ok(format!("{prefix}{name}"))
+        let key = |key: &str, given, usual: &str, settings: &mut Settings| {
+            let name = plan_key(section, key, given, usual, None, settings)?;
+            Ok::<_, ConfigError>(format!("{prefix}{name}"))
         };
-        let keys = MirrorKeys {
-            online: key("online_key", self.online, "mitras:online", None)?,
-            deactivated: key("deactivated_key", self.deactivated, "mitras:deactivated", None)?,
-            capacity: key("capacity_key", self.capacity, "mitra:capacity:{provider}", Some(PLACE))?,
-            heartbeat: key(
-                "heartbeat_key",
-                self.heartbeat,
-                "mitra:heartbeat:{provider}",
-                Some(PLACE),
+        let of_provider = |key: &str, given, usual, settings: &mut Settings| {
+            let name = plan_template(section, key, given, (usual, "provider"), settings)?;
+            Ok::<_, ConfigError>(name.prefixed(&prefix))
+        };
+        let (capacity, heartbeat) = (self.capacity, self.heartbeat);
+        let (invalidate, channel) = (self.invalidate, &usual.invalidate_channel);
+        let layout = MirrorLayout {
+            online_key: key("online_key", self.online, &usual.online_key, settings)?,
+            deactivated_key: key(
+                "deactivated_key",
+                self.deactivated,
+                &usual.deactivated_key,
+                settings,
             )?,
-            snapshot: key("snapshot_key", self.snapshot, "availability:snapshot", None)?,
-            invalidate: key("invalidate_channel", self.invalidate, "config:invalidate", None)?,
+            capacity_key: of_provider("capacity_key", capacity, &usual.capacity_key, settings)?,
+            heartbeat_key: of_provider("heartbeat_key", heartbeat, &usual.heartbeat_key, settings)?,
+            snapshot_key: key("snapshot_key", self.snapshot, &usual.snapshot_key, settings)?,
+            invalidate_channel: key("invalidate_channel", invalidate, channel, settings)?,
             instant: settings.pick(section, "instant", self.instant, false),
-            prefix,
         };
-        keys.check(section)?;
-        Ok(keys)
-    }
-}
-
-impl MirrorKeys {
-    /// The layout that the Redis mirror is opened with.
-    pub fn on_redis(&self) -> lapsed_core::Result<MirrorLayout> {
-        Ok(MirrorLayout {
-            online_key: self.online.clone(),
-            deactivated_key: self.deactivated.clone(),
-            capacity_key: template("capacity_key", &self.capacity, "provider")?,
-            heartbeat_key: template("heartbeat_key", &self.heartbeat, "provider")?,
-            snapshot_key: self.snapshot.clone(),
-            invalidate_channel: self.invalidate.clone(),
-            instant: self.instant,
-        })
-    }
-
-    /// The names of all keys, each with its configuration key.
-    pub fn names(&self) -> [(&'static str, String); 5] {
-        [
-            ("online_key", self.online.clone()),
-            ("deactivated_key", self.deactivated.clone()),
-            ("capacity_key", self.capacity.clone()),
-            ("heartbeat_key", self.heartbeat.clone()),
-            ("snapshot_key", self.snapshot.clone()),
-        ]
-    }
-
-    /// Refuses key names that are used twice.
-    fn check(&self, section: &Section<'_>) -> Result<(), ConfigError> {
-        let all = self.names();
-        for (index, (key, name)) in all.iter().enumerate() {
-            if let Some((other, _)) = all[..index].iter().find(|(_, other)| other == name) {
-                return Err(section.wrong(key, &format!("is the same key as `{other}`")));
-            }
+        match layout.same_key() {
+            Some((other, key)) => Err(section.wrong(key, &format!("is the same key as `{other}`"))),
+            None => Ok(layout),
         }
-        Ok(())
-    }
-
-    pub fn describe(&self) -> String {
-        format!("`{}` and the keys beside it", self.online)
     }
 }
 

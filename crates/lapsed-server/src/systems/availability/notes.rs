@@ -50,7 +50,7 @@ async fn mass_heartbeats(
 ) -> lapsed_core::Result<Option<String>> {
     let Some(keys) = mirror_keys(plan) else { return Ok(None) };
     let (id, stale) = (plan.common().id.clone(), plan.common().threshold);
-    let mirror = redis.mirror(id.clone(), keys.on_redis()?, stale)?;
+    let mirror = redis.mirror(id.clone(), keys.clone(), stale)?;
     let stale_ms = stale.as_millis() as u64;
     mirror.beats(&Cursor::default(), PAGE_MAX, stale_ms).await?;
     let found = MassHeartbeats::of(&mirror.presence(stale_ms).await?);

@@ -8,7 +8,7 @@ use lapsed_availability::{BreakerPolicy, MIRROR_TIMEOUT, SNAPSHOT_MS};
 use lapsed_core::Kind;
 use serde::Deserialize;
 
-use super::layout::{self, KeysSection, MirrorKeys, Tables};
+use super::layout::{self, KeysSection, MirrorLayout, Tables};
 use crate::config::ConfigError;
 use crate::config::common::{BrakeSection, ReceiptsSection, ReconcileSection, Section};
 use crate::config::origin::Settings;
@@ -79,7 +79,7 @@ pub enum TruthLayout {
         /// The names of the tables and their columns.
         tables: Box<Tables>,
         /// The names of the mirror's keys.
-        keys: Box<MirrorKeys>,
+        keys: Box<MirrorLayout>,
     },
 }
 

@@ -5,11 +5,7 @@ use crate::systems::tests::{assert_same, plan_by_default, plan_of};
 async fn the_defaults_are_those_of_the_library() {
     let plan: Box<AvailabilityPlan> = plan_by_default();
     let lapsed = lapsed::open("memory:").await.unwrap();
-    assert_same(
-        &plan.common,
-        plan.spec().unwrap(),
-        lapsed.availability("default").assembly().unwrap(),
-    );
+    assert_same(&plan.common, plan.spec(), lapsed.availability("default").assembly().unwrap());
 }
 
 #[tokio::test]
@@ -21,5 +17,5 @@ async fn the_default_names_of_tables_and_keys_are_those_of_the_library() {
     );
     let lapsed = lapsed::open("memory:").await.unwrap();
     let (_, library) = lapsed.availability("default").assembly().unwrap();
-    assert_eq!(format!("{:#?}", plan.spec().unwrap()), format!("{library:#?}"));
+    assert_eq!(format!("{:#?}", plan.spec()), format!("{library:#?}"));
 }

@@ -2,12 +2,13 @@
 //! well.
 
 use std::fmt;
+use std::time::Duration;
 
 use lapsed::inflight::RedisInflight;
 use lapsed_core::inflight::rules::{Backoff, RecoveryPolicy};
 use lapsed_redis::{
-    AdoptedInflightLayout, DeadLetterPlace, InflightLayout, ProfileInfo, QueueFormat,
-    profile_names, profiles,
+    AdoptedInflightLayout, DeadLetterPlace, InflightLayout, QueueFormat, Template, profile_names,
+    profiles,
 };
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
@@ -15,12 +16,14 @@ use serde::de::{Deserializer, Error as _};
 use crate::config::ConfigError;
 use crate::config::common::{Access, Section, plan_key};
 use crate::config::origin::{Settings, Show};
-use crate::stores::template;
+use crate::stores::plan_template;
 use crate::systems::inflight::InflightTimes;
 use crate::systems::inflight::rescued::{
-    MAX_STALLED_IS_FOR, PRIORITY_STEPS_ARE_FOR, QUARANTINE_IS_FOR, QueuesSetting, Rescued,
-    SEEN_IS_FOR,
+    self, MAX_STALLED_IS_FOR, PRIORITY_STEPS_ARE_FOR, QUARANTINE_IS_FOR, QueuesSetting,
+    RescueCheck, SEEN_IS_FOR,
 };
+
+pub use lapsed_redis::{ProfileInfo, RescueLayout};
 
 /// The data structure that holds a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -53,11 +56,12 @@ impl QueueWord {
         }
     }
 
-    fn usual_key(self) -> &'static str {
-        match self {
+    fn usual_key(self) -> Template {
+        let text = match self {
             QueueWord::Lapsed | QueueWord::Sidekiq | QueueWord::List => "queue:{queue}",
             QueueWord::Stream => "stream:{queue}",
-        }
+        };
+        Template::new(text, "queue").expect("the place is in the text")
     }
 }
 
@@ -149,9 +153,6 @@ impl Show for LayoutPreset {
     }
 }
 
-/// The default prefix of the keys of jobs in flight in native mode.
-const PREFIX: &str = "lapsed:inflight";
-
 /// The part of the configuration's section that is about keys.
 pub struct LayoutSection {
     pub access: Access,
@@ -174,87 +175,39 @@ pub struct LayoutSection {
     pub quarantine: Option<Vec<String>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InflightKeys {
-    pub access: Access,
-    /// Whether the store is embedded: then nothing has a Redis key.
-    pub is_embedded: bool,
-    /// The data structure that holds the queues.
-    pub queues: QueueWord,
-    /// The key of a queue; `{queue}` stands for its name.
-    pub queue_key: String,
-    /// The prefix of the keys of jobs in flight.
-    pub prefix: String,
-    /// The application's own keys in adopt mode, where the application registers jobs itself;
-    /// `None` in native mode.
-    pub adopted: Option<Adopted>,
-    /// The foreign job system whose keys are read; `None` if the keys above are.
-    pub rescued: Option<Rescued>,
-}
-
-/// The keys that the application writes itself in adopt mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Adopted {
-    /// The sorted set that maps a job to its last heartbeat.
-    pub index_key: String,
-    /// The hash that maps a job to its payload.
-    pub jobs_key: String,
-    /// The lock of the process that collects orphans.
-    pub gc_lock_key: String,
-    /// Whether the application keeps details of each job in further keys, which are removed
-    /// together with the job.
-    pub has_details: bool,
-    /// Where jobs are kept that will not be retried automatically.
-    pub dead_letter: DeadLetterWord,
-}
-
-impl Adopted {
-    /// The Redis layout with the application's own key names; the other keys are derived from
-    /// `prefix`.
-    fn layout(&self, prefix: &str) -> AdoptedInflightLayout {
-        let keys = AdoptedInflightLayout::under(prefix);
-        let details = |key: Option<String>| key.filter(|_| self.has_details);
-        AdoptedInflightLayout {
-            index_key: self.index_key.clone(),
-            jobs_key: self.jobs_key.clone(),
-            gc_lock_key: self.gc_lock_key.clone(),
-            details_key: details(keys.details_key),
-            details_index_key: details(keys.details_index_key),
-            dead_letter: self.dead_letter.place(),
-            ..keys
-        }
-    }
-}
-
 /// Why jobs cannot be delayed where no foreign job system has them.
 const NO_DELAY: &str = "lapsed's own queues, and queues that it only pushes to, have no place for jobs that wait. Use \"back\" or \
                         { queue = \"NAME\" }; a delay goes with the preset of a job system that has delayed jobs, such as \"rq\" or \"bullmq\"";
 
-impl InflightKeys {
-    /// Delays the jobs of dead workers, or refuses that where jobs have no place to wait.
-    pub fn delay(&mut self, section: &Section<'_>, backoff: Backoff) -> Result<(), ConfigError> {
-        let why = match &mut self.rescued {
-            Some(rescued) => match rescued.profile.no_delay {
-                None => {
-                    rescued.backoff = Some(backoff);
-                    return Ok(());
-                }
-                Some(why) => why,
-            },
-            None => NO_DELAY,
-        };
-        Err(section.wrong("on_death", &format!("cannot delay jobs: {why}")))
-    }
+/// Delays the jobs of dead workers, or refuses that where jobs have no place to wait.
+pub fn delay(
+    section: &Section<'_>,
+    redis: &mut RedisInflight,
+    profile: Option<&ProfileInfo>,
+    backoff: Backoff,
+) -> Result<(), ConfigError> {
+    let why = match redis {
+        RedisInflight::Rescue(layout) => match profile.and_then(|profile| profile.no_delay) {
+            None => {
+                layout.backoff = Some(backoff);
+                return Ok(());
+            }
+            Some(why) => why,
+        },
+        _ => NO_DELAY,
+    };
+    Err(section.wrong("on_death", &format!("cannot delay jobs: {why}")))
 }
 
 impl LayoutSection {
-    /// Determines all keys from the configuration and the defaults.
+    /// The store's layout, from the configuration and the defaults, but for times and recovery
+    /// (see [`filled`]).
     pub fn plan(
         mut self,
         section: &Section<'_>,
         is_embedded: bool,
         settings: &mut Settings,
-    ) -> Result<InflightKeys, ConfigError> {
+    ) -> Result<RedisInflight, ConfigError> {
         self.check(section, is_embedded)?;
         if let Some(profile) = self.preset.and_then(LayoutPreset::foreign) {
             return self.rescue(section, profile, settings);
@@ -287,21 +240,18 @@ impl LayoutSection {
             None => None,
         };
         let queues = settings.pick(section, "queues", given, usual);
-        let (access, given) = (self.access, self.queue_key.take());
-        let place = Some("{queue}");
-        let queue_key = plan_key(section, "queue_key", given, queues.usual_key(), place, settings)?;
-        let (prefix, adopted) = match access {
-            Access::Native => {
-                let given = self.prefix.take();
-                (plan_key(section, "prefix", given, PREFIX, None, settings)?, None)
-            }
-            Access::Adopt => {
-                let (prefix, adopted) = self.adopt(section, queues, settings)?;
-                (prefix, Some(adopted))
-            }
-        };
-        let rescued = None;
-        Ok(InflightKeys { access, is_embedded, queues, queue_key, prefix, adopted, rescued })
+        let (given, usual) = (self.queue_key.take(), (&queues.usual_key(), "queue"));
+        let queue_key = plan_template(section, "queue_key", given, usual, settings)?;
+        if self.access == Access::Adopt {
+            let layout = self.adopt(section, queues, settings)?;
+            let queues = queues.format();
+            return Ok(RedisInflight::Adopt(AdoptedInflightLayout { queues, queue_key, ..layout }));
+        }
+        let usual = InflightLayout::new(Duration::ZERO, RecoveryPolicy::default());
+        let given = self.prefix.take();
+        let prefix = plan_key(section, "prefix", given, &usual.prefix, None, settings)?;
+        let queues = queues.format();
+        Ok(RedisInflight::Native(InflightLayout { prefix, queues, queue_key, ..usual }))
     }
 
     /// The keys of a foreign job system are known to its profile.
@@ -310,7 +260,7 @@ impl LayoutSection {
         section: &Section<'_>,
         profile: ProfileInfo,
         settings: &mut Settings,
-    ) -> Result<InflightKeys, ConfigError> {
+    ) -> Result<RedisInflight, ConfigError> {
         for (key, is_given) in [
             ("index_key", self.index_key.is_some()),
             ("jobs_key", self.jobs_key.is_some()),
@@ -326,23 +276,17 @@ impl LayoutSection {
         }
         let preset = LayoutPreset::Foreign(profile);
         settings.pick(section, "preset", Some(preset), preset);
-        let (queues, prefix) = (self.queues.take(), self.prefix.take());
-        Ok(InflightKeys {
-            access: self.access,
-            is_embedded: false,
-            queues: QueueWord::List,
-            queue_key: String::new(),
-            prefix: prefix.clone().unwrap_or_default(),
-            adopted: None,
-            rescued: Some(
-                Rescued::new(section, profile, queues, prefix)?
-                    .seen(section, self.seen)?
-                    .max_stalled(section, self.max_stalled_count)?
-                    .priority_steps(section, self.priority_steps.take())?
-                    .with_quarantine(section, self.quarantine.take())?
-                    .with_heartbeat_key(section, self.heartbeat_key.take())?,
-            ),
-        })
+        let of = RescueCheck { section, profile };
+        Ok(RedisInflight::Rescue(RescueLayout {
+            queues: of.queues(self.queues.take())?,
+            prefix: self.prefix.take(),
+            seen: of.seen(self.seen)?,
+            max_stalled: of.max_stalled(self.max_stalled_count)?,
+            priority_steps: of.priority_steps(self.priority_steps.take())?,
+            quarantine: of.quarantine(self.quarantine.take())?,
+            heartbeat_key: of.heartbeat_key(self.heartbeat_key.take())?,
+            ..RescueLayout::new(profile.name, RecoveryPolicy::default())
+        }))
     }
 
     fn adopt(
@@ -350,23 +294,27 @@ impl LayoutSection {
         section: &Section<'_>,
         queues: QueueWord,
         settings: &mut Settings,
-    ) -> Result<(String, Adopted), ConfigError> {
+    ) -> Result<AdoptedInflightLayout, ConfigError> {
         let is_other = self.preset.is_none() && self.prefix.is_some();
         let usual = LayoutPreset::SidekiqAsyncHttp;
         let preset = settings.pick(section, "preset", self.preset, usual);
         let given = self.prefix.take();
         let prefix = plan_key(section, "prefix", given, preset.prefix(), None, settings)?;
-        let mut key = |key: &str, given: Option<String>, name: &str| {
-            plan_key(section, key, given, &format!("{prefix}{name}"), None, settings)
+        let usual = AdoptedInflightLayout::under(&prefix);
+        let mut key =
+            |key: &str, given, usual: &str| plan_key(section, key, given, usual, None, settings);
+        let layout = AdoptedInflightLayout {
+            index_key: key("index_key", self.index_key.take(), &usual.index_key)?,
+            jobs_key: key("jobs_key", self.jobs_key.take(), &usual.jobs_key)?,
+            gc_lock_key: key("gc_lock_key", self.gc_lock_key.take(), &usual.gc_lock_key)?,
+            dead_letter: self.plan_dead_letter(section, queues, settings)?.place(),
+            ..usual
         };
-        let adopted = Adopted {
-            index_key: key("index_key", self.index_key.take(), "inflight_index")?,
-            jobs_key: key("jobs_key", self.jobs_key.take(), "inflight_jobs")?,
-            gc_lock_key: key("gc_lock_key", self.gc_lock_key.take(), "gc_lock")?,
-            has_details: is_other || preset == LayoutPreset::SidekiqPatientHttp,
-            dead_letter: self.plan_dead_letter(section, queues, settings)?,
-        };
-        Ok((prefix, adopted))
+        // Only newer versions keep details of each job in further keys, which are removed with the job.
+        if is_other || preset == LayoutPreset::SidekiqPatientHttp {
+            return Ok(layout);
+        }
+        Ok(AdoptedInflightLayout { details_key: None, details_index_key: None, ..layout })
     }
 
     /// Sidekiq's users look for dead jobs in Sidekiq's own set.
@@ -424,72 +372,68 @@ impl LayoutSection {
     }
 }
 
-impl InflightKeys {
-    /// The layout that the Redis store is opened with.
-    pub fn on_redis(
-        &self,
-        times: InflightTimes,
-        recovery: &RecoveryPolicy,
-    ) -> lapsed_core::Result<RedisInflight> {
-        if let Some(rescued) = &self.rescued {
-            return Ok(RedisInflight::Rescue(rescued.layout(times.interval, recovery)));
+/// Whether the queues are lapsed's own, so that nobody else pushes to them or pops from them.
+pub fn has_own_queues(redis: &RedisInflight) -> bool {
+    matches!(redis, RedisInflight::Native(layout) if layout.queues == QueueFormat::Own)
+}
+
+/// The layout with the heartbeat and the recovery of its system.
+pub fn filled(
+    redis: RedisInflight,
+    times: InflightTimes,
+    recovery: &RecoveryPolicy,
+) -> RedisInflight {
+    let recovery = recovery.clone();
+    match redis {
+        RedisInflight::Native(layout) => {
+            RedisInflight::Native(InflightLayout { heartbeat_ttl: times.ttl, recovery, ..layout })
         }
-        let queue_key = template("queue_key", &self.queue_key, "queue")?;
-        let (queues, recovery) = (self.queues.format(), recovery.clone());
-        let Some(adopted) = &self.adopted else {
-            return Ok(RedisInflight::Native(InflightLayout {
-                prefix: self.prefix.clone(),
-                queues,
-                queue_key,
-                heartbeat_ttl: times.ttl,
-                recovery,
-            }));
-        };
-        Ok(RedisInflight::Adopt(AdoptedInflightLayout {
+        RedisInflight::Adopt(layout) => RedisInflight::Adopt(AdoptedInflightLayout {
             orphan_threshold: times.ttl,
             heartbeat_interval: times.interval,
-            queues,
-            queue_key,
             recovery,
-            ..adopted.layout(&self.prefix)
-        }))
-    }
-
-    /// A sentence about where dead letters are, for `lapsed check`.
-    pub fn describe_dead_letters(&self) -> Option<String> {
-        Some(match self.adopted.as_ref()?.dead_letter {
-            DeadLetterWord::Sidekiq => {
-                "dead letters are in Sidekiq's own dead set, and in its Web \
-                                        UI: retry or delete them there, or with `lapsed dead`"
-                    .to_owned()
-            }
-            DeadLetterWord::Lapsed => {
-                "dead letters are kept by lapsed: see them with `lapsed dead list`".to_owned()
-            }
-        })
-    }
-
-    /// A sentence about the queues, for `lapsed check`.
-    pub fn describe(&self) -> String {
-        if let Some(rescued) = &self.rescued {
-            return rescued.describe();
+            ..layout
+        }),
+        RedisInflight::Rescue(layout) => {
+            RedisInflight::Rescue(RescueLayout { limit: Some(times.interval), recovery, ..layout })
         }
-        let key = &self.queue_key;
-        let queues = match self.queues {
-            QueueWord::Lapsed => "queues are lapsed's own".to_owned(),
-            QueueWord::Sidekiq => format!("queues are Sidekiq's, `{key}`"),
-            QueueWord::List => format!("queues are lists, `{key}`"),
-            QueueWord::Stream => format!(
-                "queues are streams, `{key}`: jobs are put back there, and taken by the \
-                 application's consumer group"
-            ),
-        };
-        match &self.adopted {
-            Some(adopted) => format!(
-                "{queues}; jobs in flight are in `{}` and `{}`",
-                adopted.index_key, adopted.jobs_key
-            ),
-            None => queues,
+    }
+}
+
+/// Sentences about queues and dead letters, for `lapsed check`.
+pub fn describe(redis: &RedisInflight, profile: Option<&ProfileInfo>) -> Vec<String> {
+    match redis {
+        RedisInflight::Rescue(layout) => {
+            profile.map(|profile| rescued::describe(profile, layout)).into_iter().collect()
         }
+        RedisInflight::Native(layout) => vec![describe_queues(layout.queues, &layout.queue_key)],
+        RedisInflight::Adopt(layout) => {
+            let queues = describe_queues(layout.queues, &layout.queue_key);
+            let (index, jobs) = (&layout.index_key, &layout.jobs_key);
+            let letters = match layout.dead_letter {
+                DeadLetterPlace::Sidekiq => {
+                    "dead letters are in Sidekiq's own dead set, and in its Web UI: retry or delete \
+                     them there, or with `lapsed dead`"
+                }
+                _ => "dead letters are kept by lapsed: see them with `lapsed dead list`",
+            };
+            vec![
+                format!("{queues}; jobs in flight are in `{index}` and `{jobs}`"),
+                letters.to_owned(),
+            ]
+        }
+    }
+}
+
+fn describe_queues(queues: QueueFormat, key: &Template) -> String {
+    let key = key.of("{queue}");
+    match queues {
+        QueueFormat::Sidekiq => format!("queues are Sidekiq's, `{key}`"),
+        QueueFormat::List => format!("queues are lists, `{key}`"),
+        QueueFormat::Stream => format!(
+            "queues are streams, `{key}`: jobs are put back there, and taken by the application's \
+             consumer group"
+        ),
+        _ => "queues are lapsed's own".to_owned(),
     }
 }

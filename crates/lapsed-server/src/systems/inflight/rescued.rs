@@ -1,10 +1,9 @@
 //! The part of the configuration that is about a foreign job system, whose keys its profile knows.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::time::Duration;
 
 use lapsed_core::Name;
-use lapsed_core::inflight::rules::{Backoff, RecoveryPolicy};
 use lapsed_redis::{ProfileInfo, RescueLayout};
 use serde::Deserialize;
 use serde::de::value::StrDeserializer;
@@ -49,30 +48,6 @@ impl<'de> Visitor<'de> for QueuesVisitor {
     }
 }
 
-/// A foreign job system, and which part of it is rescued.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rescued {
-    pub profile: ProfileInfo,
-    /// Only these queues; empty: all.
-    queues: Vec<Name>,
-    /// The namespace of its keys, if it is not the usual one.
-    prefix: Option<String>,
-    /// Whether jobs get what the system's own code would give them.
-    pub as_system: bool,
-    /// How many heartbeats must have shown a job; `None`: one.
-    seen: Option<u8>,
-    /// How often a job may stall before it is failed; `None`: as BullMQ has it.
-    max_stalled: Option<u32>,
-    /// The priorities that have a list of their own; empty: as kombu has them.
-    priority_steps: Vec<u8>,
-    /// How long jobs wait before they may run again; `None`: not at all.
-    pub backoff: Option<Backoff>,
-    /// Classes whose jobs are not put back.
-    quarantine: Vec<String>,
-    /// The key that each consumer of a stream renews.
-    heartbeat_key: Option<String>,
-}
-
 /// The preset of the system whose keys show what a worker ran as of its last heartbeat only.
 const SHOWN_BY_HEARTBEATS: &str = "sidekiq";
 
@@ -91,152 +66,107 @@ pub const MAX_STALLED_IS_FOR: &str =
 pub const PRIORITY_STEPS_ARE_FOR: &str =
     "are those of the application's broker_transport_options: they go with preset = \"celery\"";
 
-impl Rescued {
-    /// Refuses a word for `queues`, because the profile knows how its system stores them.
-    pub fn new(
-        section: &Section<'_>,
-        profile: ProfileInfo,
-        queues: Option<QueuesSetting>,
-        prefix: Option<String>,
-    ) -> Result<Rescued, ConfigError> {
-        let queues = match queues {
-            None => Vec::new(),
-            Some(QueuesSetting::Named(names)) => names,
-            Some(QueuesSetting::Stored(_)) => {
-                let what = format!("is a list of queues with preset = \"{}\"", profile.name);
-                return Err(section.wrong("queues", &what));
-            }
-        };
-        Ok(Rescued {
-            profile,
-            queues,
-            prefix,
-            as_system: false,
-            seen: None,
-            max_stalled: None,
-            priority_steps: Vec::new(),
-            backoff: None,
-            quarantine: Vec::new(),
-            heartbeat_key: None,
-        })
+/// What the section says about a foreign job system, checked by what is known of that system.
+#[derive(Clone, Copy)]
+pub struct RescueCheck<'a> {
+    pub section: &'a Section<'a>,
+    pub profile: ProfileInfo,
+}
+
+impl RescueCheck<'_> {
+    fn wrong<T>(&self, key: &str, what: &str) -> Result<T, ConfigError> {
+        Err(self.section.wrong(key, what))
     }
 
-    /// With the number of heartbeats that must have shown a job: 1 or 2.
-    pub fn seen(self, section: &Section<'_>, seen: Option<u8>) -> Result<Rescued, ConfigError> {
-        match seen {
-            Some(_) if self.profile.name != SHOWN_BY_HEARTBEATS => {
-                Err(section.wrong("seen", SEEN_IS_FOR))
+    /// Refuses a word for `queues`, because the profile knows how its system stores them.
+    pub fn queues(&self, given: Option<QueuesSetting>) -> Result<BTreeSet<Name>, ConfigError> {
+        match given {
+            None => Ok(BTreeSet::new()),
+            Some(QueuesSetting::Named(names)) => Ok(names.into_iter().collect()),
+            Some(QueuesSetting::Stored(_)) => {
+                let name = self.profile.name;
+                self.wrong("queues", &format!("is a list of queues with preset = \"{name}\""))
             }
-            Some(0 | 3..) => Err(section.wrong("seen", "is 1 or 2")),
-            _ => Ok(Rescued { seen, ..self }),
         }
     }
 
-    /// With how often a job may stall before it is failed.
-    pub fn max_stalled(
-        self,
-        section: &Section<'_>,
-        max_stalled: Option<u32>,
-    ) -> Result<Rescued, ConfigError> {
+    /// The number of heartbeats that must have shown a job: 1 or 2.
+    pub fn seen(&self, seen: Option<u8>) -> Result<Option<u8>, ConfigError> {
+        match seen {
+            Some(_) if self.profile.name != SHOWN_BY_HEARTBEATS => self.wrong("seen", SEEN_IS_FOR),
+            Some(0 | 3..) => self.wrong("seen", "is 1 or 2"),
+            _ => Ok(seen),
+        }
+    }
+
+    /// How often a job may stall before it is failed.
+    pub fn max_stalled(&self, max_stalled: Option<u32>) -> Result<Option<u32>, ConfigError> {
         match max_stalled {
             Some(_) if self.profile.name != "bullmq" => {
-                Err(section.wrong("max_stalled_count", MAX_STALLED_IS_FOR))
+                self.wrong("max_stalled_count", MAX_STALLED_IS_FOR)
             }
-            _ => Ok(Rescued { max_stalled, ..self }),
+            _ => Ok(max_stalled),
         }
     }
 
-    /// With the priorities that have a list of their own.
-    pub fn priority_steps(
-        self,
-        section: &Section<'_>,
-        steps: Option<Vec<u8>>,
-    ) -> Result<Rescued, ConfigError> {
+    /// The priorities that have a list of their own.
+    pub fn priority_steps(&self, steps: Option<Vec<u8>>) -> Result<Vec<u8>, ConfigError> {
         match steps {
             Some(_) if self.profile.name != "celery" => {
-                Err(section.wrong("priority_steps", PRIORITY_STEPS_ARE_FOR))
+                self.wrong("priority_steps", PRIORITY_STEPS_ARE_FOR)
             }
             Some(steps) if steps.is_empty() || steps.iter().any(|step| *step > 9) => {
-                Err(section.wrong("priority_steps", "is a list of numbers from 0 to 9"))
+                self.wrong("priority_steps", "is a list of numbers from 0 to 9")
             }
-            steps => Ok(Rescued { priority_steps: steps.unwrap_or_default(), ..self }),
+            steps => Ok(steps.unwrap_or_default()),
         }
     }
 
     /// Refuses the list for systems whose jobs have no class.
-    pub fn with_quarantine(
-        self,
-        section: &Section<'_>,
-        classes: Option<Vec<String>>,
-    ) -> Result<Rescued, ConfigError> {
+    pub fn quarantine(&self, classes: Option<Vec<String>>) -> Result<Vec<String>, ConfigError> {
         let quarantine = classes.unwrap_or_default();
         match self.profile.no_class {
-            Some(why) if !quarantine.is_empty() => Err(section.wrong("quarantine", why)),
+            Some(why) if !quarantine.is_empty() => self.wrong("quarantine", why),
             _ if quarantine.iter().any(String::is_empty) => {
-                Err(section.wrong("quarantine", "has an empty name of a class"))
+                self.wrong("quarantine", "has an empty name of a class")
             }
-            _ => Ok(Rescued { quarantine, ..self }),
+            _ => Ok(quarantine),
         }
     }
 
     /// Refuses the key for systems that have a sign of life of their own.
-    pub fn with_heartbeat_key(
-        mut self,
-        section: &Section<'_>,
-        key: Option<String>,
-    ) -> Result<Rescued, ConfigError> {
+    pub fn heartbeat_key(&self, key: Option<String>) -> Result<Option<String>, ConfigError> {
         match &key {
             Some(_) if self.profile.name != "streams" => {
                 let what = format!(
                     "has no effect with preset = \"{}\", which knows the sign of life",
                     self.profile.name
                 );
-                return Err(section.wrong("heartbeat_key", &what));
+                self.wrong("heartbeat_key", &what)
             }
             Some(key) if !key.contains("{consumer}") => {
-                return Err(section.wrong("heartbeat_key", "must contain `{consumer}`"));
+                self.wrong("heartbeat_key", "must contain `{consumer}`")
             }
-            _ => {}
-        }
-        self.heartbeat_key = key;
-        Ok(self)
-    }
-
-    /// The layout that the Redis store is opened with. `limit`: how long a worker may show no sign of life.
-    pub fn layout(&self, limit: Duration, recovery: &RecoveryPolicy) -> RescueLayout {
-        RescueLayout {
-            queues: self.queues.iter().cloned().collect(),
-            prefix: self.prefix.clone(),
-            heartbeat_key: self.heartbeat_key.clone(),
-            limit: Some(limit),
-            as_system: self.as_system,
-            seen: self.seen,
-            max_stalled: self.max_stalled,
-            priority_steps: self.priority_steps.clone(),
-            quarantine: self.quarantine.clone(),
-            backoff: self.backoff,
-            ..RescueLayout::new(self.profile.name, recovery.clone())
+            _ => Ok(key),
         }
     }
+}
 
-    /// A sentence about the queues, for `lapsed check`.
-    pub fn describe(&self) -> String {
-        let which = match &self.queues[..] {
-            [] => "all queues".to_owned(),
-            names => {
-                let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-                format!("the queues {}", names.join(", "))
-            }
-        };
-        let ProfileInfo { title, own_recovery, .. } = self.profile;
-        let seen = match self.seen {
-            Some(2) => ". Only what two heartbeats have shown is put back",
-            _ => "",
-        };
-        let quarantine = match &self.quarantine[..] {
-            [] => String::new(),
-            classes => format!(". Jobs of these classes are not put back: {}", classes.join(", ")),
-        };
-        format!("jobs are {title}'s, {which}. {own_recovery}{seen}{quarantine}")
-    }
+/// A sentence about the queues, for `lapsed check`.
+pub fn describe(profile: &ProfileInfo, layout: &RescueLayout) -> String {
+    let queues: Vec<String> = layout.queues.iter().map(|name| format!("`{name}`")).collect();
+    let which = match &queues[..] {
+        [] => "all queues".to_owned(),
+        names => format!("the queues {}", names.join(", ")),
+    };
+    let ProfileInfo { title, own_recovery, .. } = profile;
+    let seen = match layout.seen {
+        Some(2) => ". Only what two heartbeats have shown is put back",
+        _ => "",
+    };
+    let quarantine = match &layout.quarantine[..] {
+        [] => String::new(),
+        classes => format!(". Jobs of these classes are not put back: {}", classes.join(", ")),
+    };
+    format!("jobs are {title}'s, {which}. {own_recovery}{seen}{quarantine}")
 }

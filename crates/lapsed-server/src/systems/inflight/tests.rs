@@ -5,5 +5,5 @@ use crate::systems::tests::{assert_same, plan_by_default};
 async fn the_defaults_are_those_of_the_library() {
     let plan: Box<InflightPlan> = plan_by_default();
     let lapsed = lapsed::open("memory:").await.unwrap();
-    assert_same(&plan.common, plan.spec().unwrap(), lapsed.inflight("default").assembly().unwrap());
+    assert_same(&plan.common, plan.spec(), lapsed.inflight("default").assembly().unwrap());
 }

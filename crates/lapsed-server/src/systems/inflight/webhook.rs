@@ -4,13 +4,14 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use lapsed::inflight::RedisInflight;
 use lapsed_core::Name;
 use lapsed_core::clock::backoff;
 use serde::Deserialize;
 
-use super::layout::{InflightKeys, QueueWord};
+use super::layout;
 use crate::config::ConfigError;
-use crate::config::common::{Access, Section};
+use crate::config::common::Section;
 use crate::config::origin::Settings;
 use crate::config::units::{Span, show_span};
 use crate::outbound::OutboundUrl;
@@ -51,7 +52,7 @@ impl DeliverySection {
         self,
         section: &Section<'_>,
         webhook: Option<String>,
-        layout: &InflightKeys,
+        redis: &RedisInflight,
         settings: &mut Settings,
     ) -> Result<Option<DeliveryWebhook>, ConfigError> {
         let Some(webhook) = webhook else {
@@ -60,7 +61,7 @@ impl DeliverySection {
                 None => Ok(None),
             };
         };
-        if layout.access == Access::Adopt || layout.queues != QueueWord::Lapsed {
+        if !layout::has_own_queues(redis) {
             return Err(section.wrong(
                 "webhook",
                 "goes with mode = \"native\" and lapsed's own queues: where the queues are in the \
