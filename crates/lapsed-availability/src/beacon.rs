@@ -20,17 +20,6 @@ const WAIT_MAX: Duration = Duration::from_secs(4);
 /// How often a waiting daemon polls for the snapshot.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The last answer of the truth, used while the mirror does not answer. Only one read of the truth
-/// is under way at a time.
-#[derive(Default)]
-pub(crate) struct LastCount(tokio::sync::Mutex<Option<(Snapshot, Duration)>>);
-
-impl LastCount {
-    pub async fn forget(&self) {
-        *self.0.lock().await = None;
-    }
-}
-
 impl Availability {
     /// Whether any provider is available, and how many; at most as old as a snapshot may be.
     pub async fn beacon(&self) -> Result<Sourced<Snapshot>> {

@@ -31,6 +31,7 @@
 
 mod beacon;
 mod breaker;
+mod caches;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::beacon::LastCount;
 use crate::breaker::{Breaker, BreakerPolicy, BreakerState};
+use crate::caches::{LastCount, Survey};
 use crate::counters::{Counters, Source};
 use crate::fallback::Beats;
 use crate::rules::{AvailabilitySettings, SettingsPatch};
 use crate::services::Services;
-use crate::sweep::Survey;
 use crate::{
     LOCK, Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SNAPSHOT_MS,
     SessionChange, SessionOutcome, Truth, WorkSession,

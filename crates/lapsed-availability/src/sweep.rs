@@ -11,6 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::LOCK;
+use crate::caches::IsPending;
 use crate::operations::Availability;
 use crate::rules::AvailabilitySettings;
 use crate::{Flip, Flipped, MassBeats, OnlineBeat, Presence, ProviderState, SeenBeat};
@@ -34,17 +35,6 @@ const MASS_TOLD_AGAIN_MS: u64 = 600_000;
 
 /// Largest number of pending-offline providers of earlier passes that one pass continues with.
 const PENDING_OFFLINE_MAX: usize = 10_000;
-
-/// Suspects of the last survey, ordered by deadline.
-#[derive(Default)]
-pub(crate) struct Survey {
-    suspects: Vec<(Suspect, IsPending)>,
-    /// The time of the last heartbeats written at once of which the log tells.
-    told_mass_ms: u64,
-}
-
-/// Whether the provider was already pending offline.
-type IsPending = bool;
 
 /// Result of reading all online providers.
 struct Look {

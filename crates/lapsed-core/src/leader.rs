@@ -11,21 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::clock::{Clock, jittered, within};
 use crate::name::SystemId;
 use crate::store::Store;
 
-/// One term of leadership. `number` grows with every change of holder.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Term {
-    pub number: u64,
-    pub holder: String,
-    /// When the term ends, in milliseconds of the store's clock.
-    pub until_ms: u64,
-}
+pub use crate::store::Term;
 
 /// Options of a candidate.
 #[derive(Clone, Copy, Debug)]

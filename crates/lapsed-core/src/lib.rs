@@ -55,6 +55,7 @@ pub mod registry;
 pub mod request;
 pub mod schedule;
 pub mod sessions;
+mod stop;
 pub mod store;
 pub mod store_caller;
 pub mod sweep;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{Kind, SystemId};
-use crate::schedule::StopSignal;
+use crate::stop::StopSignal;
 use crate::sweep::{Cursor, PassMode};
 
 pub use resumable::ResumableReconcile;

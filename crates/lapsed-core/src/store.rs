@@ -4,17 +4,17 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::leader::Term;
 use crate::name::SystemId;
 use crate::notes::NoteStore;
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::request::{KeptRequest, RequestId, current};
 use crate::sweep::brake::{BrakeRecord, BrakeSetting};
-use crate::upkeep::UpkeepStore;
 
 /// How often a change of the brake's record is tried again when others change it at the same time.
 pub(crate) const BRAKE_TRIES: usize = 16;
@@ -31,6 +31,15 @@ pub struct StoreInfo {
     pub now_ms: u64,
     /// Since when the store has been serving without a gap, in milliseconds of its clock.
     pub back_ms: u64,
+}
+
+/// One term of leadership. `number` grows with every change of holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Term {
+    pub number: u64,
+    pub holder: String,
+    /// When the term ends, in milliseconds of the store's clock.
+    pub until_ms: u64,
 }
 
 /// The services that the engine needs from a store.
@@ -128,4 +137,31 @@ pub(crate) fn brake_contended(system: &SystemId) -> Error {
         store: system.to_string(),
         what: "the brake is being changed by too many at once".to_owned(),
     }
+}
+
+/// How far the comparison of an index with its data has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReconcileState {
+    /// When the newest run began, in milliseconds of the store's clock.
+    pub began_ms: u64,
+    /// Whether that run has not reached the end.
+    pub unfinished: bool,
+    /// Where it continues; `None`: at the beginning.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Implemented by stores that several processes use without a server that could tell them.
+#[async_trait]
+pub trait UpkeepStore: Send + Sync {
+    /// Leaves a sign that `system` is in use now.
+    async fn sign_activity(&self, system: &SystemId) -> Result<()>;
+
+    /// How long ago the newest sign of any process was left; `None`: there was none.
+    async fn since_activity(&self, system: &SystemId) -> Result<Option<Duration>>;
+
+    /// How far the comparison of the index has come, and the store's time in milliseconds.
+    async fn reconcile_state(&self, system: &SystemId) -> Result<(Option<ReconcileState>, u64)>;
+
+    async fn keep_reconcile_state(&self, system: &SystemId, state: &ReconcileState) -> Result<()>;
 }

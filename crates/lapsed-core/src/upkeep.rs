@@ -7,9 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::future::{Either, select};
-use serde::{Deserialize, Serialize};
 
 use crate::clock::{Clock, call_within, within};
 use crate::error::Result;
@@ -17,36 +15,11 @@ use crate::name::SystemId;
 use crate::store::Store;
 use crate::store_caller::Activity;
 
+pub use crate::store::{ReconcileState, UpkeepStore};
+
 /// How long a process waits after a sign before it leaves the next one: at most one small write per
 /// minute, system and process.
 pub const SIGN_EVERY: Duration = Duration::from_secs(60);
-
-/// How far the comparison of an index with its data has come.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReconcileState {
-    /// When the newest run began, in milliseconds of the store's clock.
-    pub began_ms: u64,
-    /// Whether that run has not reached the end.
-    pub unfinished: bool,
-    /// Where it continues; `None`: at the beginning.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
-}
-
-/// Implemented by stores that several processes use without a server that could tell them.
-#[async_trait]
-pub trait UpkeepStore: Send + Sync {
-    /// Leaves a sign that `system` is in use now.
-    async fn sign_activity(&self, system: &SystemId) -> Result<()>;
-
-    /// How long ago the newest sign of any process was left; `None`: there was none.
-    async fn since_activity(&self, system: &SystemId) -> Result<Option<Duration>>;
-
-    /// How far the comparison of the index has come, and the store's time in milliseconds.
-    async fn reconcile_state(&self, system: &SystemId) -> Result<(Option<ReconcileState>, u64)>;
-
-    async fn keep_reconcile_state(&self, system: &SystemId, state: &ReconcileState) -> Result<()>;
-}
 
 /// Tells the other processes that a system is in use. Run it beside the system.
 pub struct ActivitySigns {

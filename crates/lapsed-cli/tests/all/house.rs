@@ -82,16 +82,11 @@ const LAYERED: &[&str] = &[
 
 /// Dependencies between top-level modules that close a circle, and why each stays: crate, user, used.
 const BACKWARD: &[(&str, &str, &str, &str)] = &[
-    ("lapsed-availability", "operations", "beacon", "operations keep the last count"),
-    ("lapsed-availability", "operations", "sweep", "operations keep the last survey"),
     ("lapsed-cli", "cli", "kinds", "the command line lists the kinds' own commands"),
     ("lapsed-core", "error", "owner", "`Error::Lost` says what the owner held"),
-    ("lapsed-core", "leader", "store", "a candidate stands through the store"),
     ("lapsed-core", "receipt", "reconcile", "the observer is told of reconciliations"),
     ("lapsed-core", "receipt", "sweep", "the observer is told of passes"),
-    ("lapsed-core", "schedule", "sweep", "the schedule runs passes"),
-    ("lapsed-core", "sweep", "store", "a pass asks the store for terms and brake"),
-    ("lapsed-core", "upkeep", "store", "upkeep deletes old receipts from the store"),
+    ("lapsed-core", "store", "sweep", "the store keeps the record of the brake"),
     ("lapsed-demo", "show", "kinds", "the table of the kinds' actors"),
     ("lapsed-embedded", "services", "owners", "reads the table of owners before it writes"),
     ("lapsed-embedded", "tx", "inflight", "a transaction keeps the index of the jobs it changed"),

@@ -18,7 +18,7 @@ use crate::inflight::rules::QueueEnd;
 use crate::inflight::{Claimed, Finish, Finished, HeldClaim, Inflight};
 use crate::name::Name;
 use crate::owner::{Incarnation, Lost, Owner, ReleasedHoldings};
-use crate::schedule::StopSignal;
+use crate::stop::StopSignal;
 
 /// How long one call waits for a job on an empty queue.
 const WAIT: Duration = Duration::from_secs(5);

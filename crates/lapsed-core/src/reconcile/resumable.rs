@@ -12,7 +12,7 @@ use crate::clock::{Clock, call_within, jittered};
 use crate::error::Result;
 use crate::name::SystemId;
 use crate::receipt::Observer;
-use crate::schedule::StopSignal;
+use crate::stop::StopSignal;
 use crate::store::Store;
 use crate::sweep::Cursor;
 use crate::upkeep::{IdleRule, ReconcileState};
