@@ -4,6 +4,9 @@
 //! failed is remembered here and repeated later; reconciling finds what a dead process had
 //! remembered.
 
+mod mirror_updates;
+mod settings;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -11,18 +14,22 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use self::mirror_updates::PendingMirrorUpdate;
+pub(super) use self::mirror_updates::dated;
+use self::settings::CachedSettings;
+
 use crate::breaker::{Breaker, BreakerPolicy, BreakerState};
 use crate::caches::{LastCount, Survey};
 use crate::counters::{Counters, Source};
 use crate::fallback::Beats;
-use crate::rules::{AvailabilitySettings, SettingsPatch};
+use crate::rules::AvailabilitySettings;
 use crate::services::Services;
 use crate::{
-    LOCK, Mirror, MirrorUpdate, ProviderChange, ProviderProfile, ProviderState, SNAPSHOT_MS,
-    SessionChange, SessionOutcome, Truth, WorkSession,
+    Mirror, ProviderChange, ProviderProfile, SNAPSHOT_MS, SessionChange, SessionOutcome, Truth,
+    WorkSession,
 };
-use lapsed_core::clock::{Clock, SystemClock, call_within};
-use lapsed_core::error::{Error, Result};
+use lapsed_core::clock::{Clock, SystemClock};
+use lapsed_core::error::Result;
 use lapsed_core::name::{Name, SystemId};
 use lapsed_core::receipt::{NoObserver, Observer};
 use lapsed_core::reconcile::Reconcile;
@@ -34,12 +41,6 @@ use lapsed_core::sweep::brake::{Brake, BrakePolicy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{BatchId, Sweep};
 use lapsed_core::system::{Explanation, Restored, System};
-
-/// How long settings are cached, unless a change is announced.
-const SETTINGS_FOR: Duration = Duration::from_secs(60);
-
-/// How long cached settings are used again if the truth does not answer.
-const SETTINGS_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long the mirror may take while somebody waits, unless the configuration says otherwise.
 pub const MIRROR_TIMEOUT: Duration = Duration::from_millis(250);
@@ -132,16 +133,6 @@ pub struct Availability {
     batches: (Arc<str>, AtomicU64),
     /// A reading of the truth's clock, and when it was made on this process's monotonic clock.
     pub(super) truth_time: Mutex<Option<(u64, Duration)>>,
-}
-
-/// The settings as they were last read from the truth.
-#[derive(Default)]
-struct CachedSettings {
-    settings: Option<AvailabilitySettings>,
-    /// Until when they are used, on the monotonic clock.
-    until: Duration,
-    /// Number of announced changes. Settings read before the last one are not used.
-    changes: u64,
 }
 
 /// An answer, and which store it came from.
@@ -284,87 +275,6 @@ impl Availability {
         Ok(self.tell(states, at_ms).await)
     }
 
-    /// The settings, at most a minute old; if the truth does not answer, the last known ones.
-    pub async fn settings(&self) -> Result<AvailabilitySettings> {
-        let now = self.parts.clock.mono();
-        let (known, until) = {
-            let known = self.lock_settings();
-            (known.settings, known.until)
-        };
-        match known.filter(|_| now < until) {
-            Some(settings) => Ok(settings),
-            None => match (self.settings_now().await, known) {
-                (Err(Error::Unavailable { .. } | Error::Throttled { .. }), Some(settings)) => {
-                    // For a while, no other caller waits for a truth that does not answer.
-                    self.lock_settings().until = self.parts.clock.mono() + SETTINGS_AGAIN;
-                    Ok(settings)
-                }
-                (answer, _) => answer,
-            },
-        }
-    }
-
-    /// The settings as they were last read, if they were.
-    pub fn settings_known(&self) -> Option<AvailabilitySettings> {
-        self.lock_settings().settings
-    }
-
-    /// Reads the settings. If they are invalid, the last valid ones are used.
-    pub async fn settings_now(&self) -> Result<AvailabilitySettings> {
-        let (asked, changes) = (self.parts.clock.mono(), self.lock_settings().changes);
-        let read = self.calls.quiet("settings", self.parts.truth.settings()).await;
-        let checked = match read {
-            Ok(read) => read.check().map(|()| read),
-            Err(error @ Error::Corrupt { .. }) => Err(error),
-            Err(error) => return Err(error),
-        };
-        let mut known = self.lock_settings();
-        let settings = match checked {
-            Ok(read) => read,
-            Err(error) => {
-                let settings = known.settings.unwrap_or_default();
-                tracing::error!(system = %self.parts.id, %error,
-                    "the configuration table cannot be followed; going on with the last settings that could, \
-                     or with the defaults");
-                settings
-            }
-        };
-        known.settings = Some(settings);
-        if known.changes == changes {
-            known.until = asked + SETTINGS_FOR;
-        }
-        self.parts.brake.set_threshold(Duration::from_millis(settings.stale_ms()));
-        Ok(settings)
-    }
-
-    /// Changes settings and notifies all daemons.
-    pub async fn set_settings(&self, patch: &SettingsPatch) -> Result<AvailabilitySettings> {
-        let work = self.parts.truth.set_settings(patch);
-        let settings = self.calls.call("settings", work).await?;
-        self.settings_changed().await;
-        for setting in patch.names() {
-            let told = self.background("announce", self.parts.mirror.announce(setting)).await;
-            if let Err(error) = told {
-                tracing::warn!(system = %self.parts.id, %error, setting,
-                    "the other daemons were not notified of a setting; they read it within a minute");
-            }
-        }
-        Ok(settings)
-    }
-
-    /// Handles the announcement that a setting or the operator's brake setting has changed: it is
-    /// read again when it is next needed, and the snapshot is dropped.
-    pub async fn settings_changed(&self) {
-        self.services.heard();
-        {
-            // The old settings are kept for the case that the truth does not answer.
-            let mut known = self.lock_settings();
-            (known.until, known.changes) = (Duration::ZERO, known.changes + 1);
-        }
-        self.last_count.forget().await;
-        let _ = self.background("drop_snapshot", self.parts.mirror.drop_snapshot()).await;
-    }
-
     /// Changes one provider, the truth first. If the mirror is not updated, also because the caller
     /// went away, the provider is remembered in `behind`.
     async fn change(
@@ -384,121 +294,6 @@ impl Availability {
         let mirrored = self.tell(vec![changed.state.clone()], at_ms).await;
         debt.id = None;
         Ok(Some(Written { answer: changed, mirrored }))
-    }
-
-    /// The mirror's clock, for dating heartbeats; `None`: it does not answer.
-    pub(super) async fn mirror_time(&self) -> Option<u64> {
-        self.gated("time", self.parts.mirror.now_ms()).await.ok()
-    }
-
-    /// Writes states that were read after `at_ms` of the mirror's clock to the mirror; whether that
-    /// succeeded.
-    pub(super) async fn tell(&self, states: Vec<ProviderState>, at_ms: Option<u64>) -> bool {
-        if states.is_empty() {
-            return true;
-        }
-        let ids: Vec<Name> = states.iter().map(|state| state.id.clone()).collect();
-        let told = match at_ms {
-            None => false,
-            Some(at_ms) => {
-                let told = dated(states, at_ms);
-                self.gated("apply", self.parts.mirror.apply(&told, None)).await.is_ok()
-            }
-        };
-        // A success does not remove what others have remembered, because theirs may be newer.
-        if !told {
-            self.owe(&ids);
-        }
-        told
-    }
-
-    /// Remembers that the mirror must be updated for these providers.
-    pub(super) fn owe(&self, ids: &[Name]) {
-        self.lock_behind().extend(ids.iter().cloned());
-    }
-
-    /// Takes the remembered providers.
-    pub(super) fn take_behind(&self) -> Vec<Name> {
-        std::mem::take(&mut *self.lock_behind()).into_iter().collect()
-    }
-
-    /// For how many providers the mirror must still be updated.
-    pub fn behind(&self) -> usize {
-        self.lock_behind().len()
-    }
-
-    /// Calls the mirror for a user who waits: with a short time limit, and not at all while the
-    /// breaker is open.
-    pub(super) async fn gated<T>(
-        &self,
-        what: &str,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        if !self.breaker.lets_through(self.parts.clock.mono()) {
-            return Err(Error::Unavailable {
-                store: format!("the mirror of {}", self.parts.id),
-                what: "it failed several times in a row and is not called for a moment".to_owned(),
-            });
-        }
-        self.timed(what, self.parts.mirror_timeout, call).await
-    }
-
-    /// Calls the mirror in the background.
-    pub(super) async fn background<T>(
-        &self,
-        what: &str,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        self.timed(what, self.parts.timeout, call).await
-    }
-
-    async fn timed<T>(
-        &self,
-        what: &str,
-        limit: Duration,
-        call: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        let mirror = MirrorOf(&self.parts.id);
-        let answer = call_within(&*self.parts.clock, limit, &mirror, what, call).await;
-        match &answer {
-            Ok(_) | Err(Error::Invalid(_)) => self.breaker.succeeded(),
-            Err(error) => {
-                self.breaker.failed(self.parts.clock.mono());
-                self.parts.observer.store_error(&self.parts.id, error);
-            }
-        }
-        answer
-    }
-
-    fn lock_settings(&self) -> std::sync::MutexGuard<'_, CachedSettings> {
-        self.settings.lock().expect(LOCK)
-    }
-
-    fn lock_behind(&self) -> std::sync::MutexGuard<'_, BTreeSet<Name>> {
-        self.behind.lock().expect(LOCK)
-    }
-}
-
-/// Dates the heartbeats of states by a reading of the mirror's clock from before they were read.
-pub(super) fn dated(states: Vec<ProviderState>, at_ms: u64) -> Vec<MirrorUpdate> {
-    let dated = |state: ProviderState| {
-        let beat_ms = state.beat_age_ms.map(|age_ms| at_ms.saturating_sub(age_ms));
-        MirrorUpdate { state, beat_ms }
-    };
-    states.into_iter().map(dated).collect()
-}
-
-/// Remembers a provider in `behind` unless it is disarmed, also if the caller goes away.
-struct PendingMirrorUpdate<'a> {
-    of: &'a Availability,
-    id: Option<&'a Name>,
-}
-
-impl Drop for PendingMirrorUpdate<'_> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.of.owe(std::slice::from_ref(id));
-        }
     }
 }
 
@@ -525,14 +320,5 @@ impl System for Availability {
 
     fn index(&self) -> Option<Arc<dyn Reconcile>> {
         Some(self.me.upgrade().expect("whoever asks holds it"))
-    }
-}
-
-/// The name of a system's mirror in error texts.
-struct MirrorOf<'a>(&'a SystemId);
-
-impl std::fmt::Display for MirrorOf<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the mirror of {}", self.0)
     }
 }

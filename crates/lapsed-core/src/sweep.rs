@@ -10,6 +10,7 @@ mod observation;
 mod pass;
 pub mod policy;
 mod report;
+mod sweeper;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use crate::owner::{Claim, Incarnation};
 use crate::receipt::{Reason, Receipt, Retention};
 
 pub use observation::AdoptObservation;
-pub use pass::{PassMode, Sweeper, SweeperParts};
 pub use report::{ListedSuspect, PassReport, Stopped};
+pub use sweeper::{PassMode, Sweeper, SweeperParts};
 
 /// Position of a pass in the store's index of suspects. Only the store that wrote it can read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

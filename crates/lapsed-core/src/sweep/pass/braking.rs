@@ -11,7 +11,8 @@ use crate::sweep::Census;
 use crate::sweep::brake::{BrakeRecord, BrakeVerdict, Counted, HeldBy, Overriding, WAIVER_MS};
 use crate::sweep::report::Stopped;
 
-use super::{PassMode, Run};
+use super::Run;
+use crate::sweep::PassMode;
 
 impl Run<'_> {
     /// The brake's verdict for this pass. What a pass that reclaims is granted, no other pass gets.
@@ -72,7 +73,7 @@ impl Run<'_> {
     }
 
     /// Ends the override of this pass. If the store does not answer, its waiver runs out by itself.
-    pub(super) async fn end_override(&mut self) {
+    pub(in crate::sweep) async fn end_override(&mut self) {
         if !self.overrides {
             return;
         }
