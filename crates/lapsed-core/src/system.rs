@@ -75,3 +75,46 @@ pub trait System: Send + Sync {
         None
     }
 }
+
+/// Implements what is the same for every system with owners: [`System`], and `Deref` to the [`OwnerService`]
+/// that starts, ends and lists its owners.
+macro_rules! system_with_owners {
+    ($system:ident) => {
+        impl std::ops::Deref for $system {
+            type Target = crate::system::OwnerService;
+
+            fn deref(&self) -> &Self::Target {
+                &self.owners
+            }
+        }
+
+        #[async_trait::async_trait]
+        impl crate::system::System for $system {
+            fn id(&self) -> &crate::name::SystemId {
+                &self.parts.id
+            }
+
+            fn owner_service(&self) -> Option<&crate::system::OwnerService> {
+                Some(&self.owners)
+            }
+
+            fn sweep(&self) -> Arc<dyn crate::sweep::Sweep> {
+                self.parts.entries.clone()
+            }
+
+            async fn explain(&self, key: &str) -> Result<crate::system::Explanation> {
+                self.explain_key(&Name::new(key)?).await
+            }
+
+            async fn restore(&self, seq: u64) -> Result<crate::system::Restored> {
+                self.calls.call("restore", self.parts.entries.restore(seq)).await
+            }
+
+            fn index(&self) -> Option<Arc<dyn crate::reconcile::Reconcile>> {
+                self.parts.index.clone()
+            }
+        }
+    };
+}
+
+pub(crate) use system_with_owners;

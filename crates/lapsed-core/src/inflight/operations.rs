@@ -1,11 +1,9 @@
 //! The operations of `inflight`, the same on every store.
 
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::future::select;
 use tokio::sync::futures::OwnedNotified;
 
@@ -16,13 +14,11 @@ use crate::inflight::{
     Claimed, Enqueued, Finish, Finished, InflightStore, JOBS_MAX, Job, JobCounts, JobTicket,
     NewJob, Taken, TrackAnswer, check, check_count,
 };
-use crate::name::{Name, SystemId};
+use crate::name::Name;
 use crate::owner::{Claim, Incarnation};
-use crate::reconcile::Reconcile;
 use crate::request::RequestId;
 use crate::store_caller::StoreCaller;
-use crate::sweep::Sweep;
-use crate::system::{Explanation, OwnerService, Restored, System, SystemParts};
+use crate::system::{OwnerService, SystemParts, system_with_owners};
 
 /// How often a waiting `take` polls if the store cannot notify it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -270,38 +266,4 @@ fn cut(error: &str) -> String {
     error[..end].to_owned()
 }
 
-/// Owners are started, ended and listed by the service that all systems with owners share.
-impl Deref for Inflight {
-    type Target = OwnerService;
-
-    fn deref(&self) -> &OwnerService {
-        &self.owners
-    }
-}
-
-#[async_trait]
-impl System for Inflight {
-    fn id(&self) -> &SystemId {
-        &self.parts.id
-    }
-
-    fn owner_service(&self) -> Option<&OwnerService> {
-        Some(&self.owners)
-    }
-
-    fn sweep(&self) -> Arc<dyn Sweep> {
-        self.parts.entries.clone()
-    }
-
-    async fn explain(&self, key: &str) -> Result<Explanation> {
-        self.explain_key(&Name::new(key)?).await
-    }
-
-    async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.calls.call("restore", self.parts.entries.restore(seq)).await
-    }
-
-    fn index(&self) -> Option<Arc<dyn Reconcile>> {
-        self.parts.index.clone()
-    }
-}
+system_with_owners!(Inflight);

@@ -1,18 +1,13 @@
 //! The operations of a registry, the same on every store.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use crate::error::{Error, Result};
-use crate::name::{Name, SystemId};
+use crate::name::Name;
 use crate::owner::Claim;
-use crate::reconcile::Reconcile;
 use crate::registry::{FoundEntry, KEYS_MAX, RegisterAnswer, RegistryStore, TakePolicy};
 use crate::store_caller::StoreCaller;
-use crate::sweep::Sweep;
-use crate::system::{Explanation, OwnerService, Restored, System, SystemParts};
+use crate::system::{OwnerService, SystemParts, system_with_owners};
 
 /// What a registry needs.
 pub type RegistryParts = SystemParts<dyn RegistryStore>;
@@ -96,41 +91,7 @@ impl Registry {
     }
 }
 
-/// Owners are started, ended and listed by the service that all systems with owners share.
-impl Deref for Registry {
-    type Target = OwnerService;
-
-    fn deref(&self) -> &OwnerService {
-        &self.owners
-    }
-}
-
-#[async_trait]
-impl System for Registry {
-    fn id(&self) -> &SystemId {
-        &self.parts.id
-    }
-
-    fn owner_service(&self) -> Option<&OwnerService> {
-        Some(&self.owners)
-    }
-
-    fn sweep(&self) -> Arc<dyn Sweep> {
-        self.parts.entries.clone()
-    }
-
-    async fn explain(&self, key: &str) -> Result<Explanation> {
-        self.explain_key(&Name::new(key)?).await
-    }
-
-    async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.calls.call("restore", self.parts.entries.restore(seq)).await
-    }
-
-    fn index(&self) -> Option<Arc<dyn Reconcile>> {
-        self.parts.index.clone()
-    }
-}
+system_with_owners!(Registry);
 
 fn bounded(keys: &[Name]) -> Result<()> {
     if keys.len() <= KEYS_MAX {

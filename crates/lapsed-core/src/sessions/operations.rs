@@ -1,23 +1,18 @@
 //! The operations of `sessions`, the same on every store.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use crate::error::Result;
-use crate::name::{Name, SystemId};
+use crate::name::Name;
 use crate::owner::Claim;
-use crate::reconcile::Reconcile;
 use crate::request::RequestId;
 use crate::sessions::{
     Activated, Deleted, PAGE_MAX, ReferenceChange, ReferenceStep, Session, SessionProfile,
     SessionsStore, check,
 };
 use crate::store_caller::StoreCaller;
-use crate::sweep::Sweep;
-use crate::system::{Explanation, OwnerService, Restored, System, SystemParts};
+use crate::system::{OwnerService, SystemParts, system_with_owners};
 
 /// What a system of sessions needs, besides the grace.
 pub type SessionsParts = SystemParts<dyn SessionsStore>;
@@ -138,38 +133,4 @@ impl Sessions {
     }
 }
 
-/// Owners are started, ended and listed by the service that all systems with owners share.
-impl Deref for Sessions {
-    type Target = OwnerService;
-
-    fn deref(&self) -> &OwnerService {
-        &self.owners
-    }
-}
-
-#[async_trait]
-impl System for Sessions {
-    fn id(&self) -> &SystemId {
-        &self.parts.id
-    }
-
-    fn owner_service(&self) -> Option<&OwnerService> {
-        Some(&self.owners)
-    }
-
-    fn sweep(&self) -> Arc<dyn Sweep> {
-        self.parts.entries.clone()
-    }
-
-    async fn explain(&self, key: &str) -> Result<Explanation> {
-        self.explain_key(&Name::new(key)?).await
-    }
-
-    async fn restore(&self, seq: u64) -> Result<Restored> {
-        self.calls.call("restore", self.parts.entries.restore(seq)).await
-    }
-
-    fn index(&self) -> Option<Arc<dyn Reconcile>> {
-        self.parts.index.clone()
-    }
-}
+system_with_owners!(Sessions);
