@@ -8,6 +8,7 @@ mod original;
 pub mod probe;
 pub mod registry;
 pub mod rescue;
+pub mod server_time;
 pub mod sessions;
 
 use std::sync::Arc;

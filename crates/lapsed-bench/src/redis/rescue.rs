@@ -100,7 +100,7 @@ async fn rescue(
         Figure::count(idle),
     );
     peers::end(prepared, place, database)?;
-    Ok(RecoveryTime { took_ms, p99_ms, longest_us, over })
+    Ok(RecoveryTime { took_ms, p99_ms, longest_us, over, batches: Vec::new() })
 }
 
 /// Makes passes until all are back. Jobs of RQ whose deadline has passed while they were prepared need a second one: lapsed

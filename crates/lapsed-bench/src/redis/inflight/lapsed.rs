@@ -15,6 +15,7 @@ use lapsed_core::{Kind, Name, SystemId};
 use lapsed_redis::{InflightLayout, NativeInflight, QueueFormat, Template};
 
 use super::super::probe::{Probe, p99};
+use super::super::server_time::{MainThread, MeasuredSweep};
 use super::super::{BenchRedis, pass, sweeper};
 use super::bare::{BareLoad, PAYLOAD};
 use super::peers::GET_EVERY;
@@ -28,9 +29,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One system of jobs, and who sweeps it.
 pub struct BenchJobs {
-    inflight: Arc<NativeInflight>,
+    pub inflight: Arc<NativeInflight>,
+    timed: Arc<MeasuredSweep<NativeInflight>>,
     sweeper: Sweeper,
-    queue: Name,
+    pub queue: Name,
 }
 
 /// The measurements of one recovery.
@@ -38,12 +40,14 @@ pub struct RecoveryTime {
     pub took_ms: f64,
     pub p99_ms: f64,
     pub longest_us: f64,
-    /// Calls that held the server for longer than 2 ms.
+    /// Calls that held the server for longer than 2 ms, by wall time.
     pub over: usize,
+    /// What each batch worked, where that was measured.
+    pub batches: Vec<Duration>,
 }
 
 impl BenchJobs {
-    pub fn open(place: &BenchRedis, name: &str) -> Result<BenchJobs> {
+    pub async fn open(place: &BenchRedis, name: &str) -> Result<BenchJobs> {
         let layout = InflightLayout {
             prefix: format!("lapsed:inflight:{name}"),
             queues: QueueFormat::Own,
@@ -53,8 +57,9 @@ impl BenchJobs {
         };
         let id = SystemId::new(Kind::Inflight, name)?;
         let inflight = Arc::new(place.ours.inflight(id, layout)?);
-        let sweeper = sweeper(place, inflight.clone());
-        Ok(BenchJobs { inflight, sweeper, queue: Name::new("work")? })
+        let timed = MeasuredSweep::new(inflight.clone(), MainThread::of(place).await?);
+        let sweeper = sweeper(place, timed.clone());
+        Ok(BenchJobs { inflight, timed, sweeper, queue: Name::new("work")? })
     }
 
     fn jobs(&self, what: &str, from: usize, to: usize) -> Result<Vec<NewJob>> {
@@ -116,7 +121,7 @@ impl BenchJobs {
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
         let p99_ms = p99(probe.stop()?);
         let (longest_us, over) = place.slowest(&["evalsha", "zrangebylex"]).await?;
-        Ok(RecoveryTime { took_ms, p99_ms, longest_us, over })
+        Ok(RecoveryTime { took_ms, p99_ms, longest_us, over, batches: self.timed.batches() })
     }
 
     /// How many commands a pass costs when nobody has died: the least of several, because the watch
