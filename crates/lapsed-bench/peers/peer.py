@@ -3,6 +3,7 @@
 A program says its version and what it will call on stdout, waits for a line on stdin, recovers, says the result.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -28,6 +29,35 @@ def in_a_child_that_dies(orphan):
     _, status = os.waitpid(child, 0)
     if not os.WIFSIGNALED(status):
         raise SystemExit("the worker did not die with its jobs")
+
+
+@contextlib.contextmanager
+def in_children(count, work):
+    """Runs `work` in so many processes of their own, until the block ends."""
+    children = []
+    for _ in range(count):
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            finally:
+                os._exit(1)
+        children.append(child)
+    try:
+        yield
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def until(what, is_so, limit_s=300):
+    """Waits until `is_so()`."""
+    deadline = time.monotonic() + limit_s
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what}: not within {limit_s} s")
+        time.sleep(0.005)
 
 
 def measure(version, call, recover, recovered):

@@ -4,6 +4,7 @@
 pub mod call_cost;
 pub mod expiry;
 pub mod inflight;
+pub mod jobs;
 mod original;
 pub mod probe;
 pub mod registry;

@@ -157,10 +157,7 @@ impl BenchJobs {
 
     /// Jobs a second that were taken and completed, the load of the bare commands.
     pub async fn take_and_complete(&self, round: usize, load: BareLoad) -> Result<f64> {
-        for from in (0..load.jobs).step_by(JOBS_MAX) {
-            let to = (from + JOBS_MAX).min(load.jobs);
-            self.inflight.enqueue(&self.jobs(&format!("r{round}"), from, to)?).await?;
-        }
+        self.enqueue(&format!("r{round}"), load.jobs).await?;
         let began = Instant::now();
         let callers = (0..load.callers).map(|nth| self.caller(round, nth, load.depth));
         let done: usize = try_join_all(callers).await?.into_iter().sum();
@@ -169,21 +166,36 @@ impl BenchJobs {
         Ok(load.jobs as f64 / took.as_secs_f64())
     }
 
+    /// Enqueues `count` jobs, as many a call as the store takes.
+    pub async fn enqueue(&self, what: &str, count: usize) -> Result<()> {
+        for from in (0..count).step_by(JOBS_MAX) {
+            let jobs = self.jobs(what, from, (from + JOBS_MAX).min(count))?;
+            self.inflight.enqueue(&jobs).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a worker that lives long enough.
+    pub async fn start(&self, owner: &str) -> Result<Claim> {
+        let owner = Name::new(owner)?;
+        let beat = self.inflight.start(&owner, LIVING_TTL_MS).await?;
+        Ok(Claim::exact(owner, beat.incarnation))
+    }
+
     /// Takes and completes until the queue is empty.
     async fn caller(&self, round: usize, nth: usize, depth: usize) -> Result<usize> {
-        let owner = Name::new(&format!("taker-{round}-{nth}"))?;
-        let beat = self.inflight.start(&owner, LIVING_TTL_MS).await?;
-        let claim = Claim::exact(owner, beat.incarnation);
+        let claim = self.start(&format!("taker-{round}-{nth}")).await?;
         let mut done = 0;
         loop {
-            let taken = self.inflight.take(&claim, &self.queue, depth).await?.jobs;
-            if taken.is_empty() {
+            let taken = self.inflight.take(&claim, &self.queue, depth).await?;
+            if taken.jobs.is_empty() {
                 return Ok(done);
             }
-            let tickets: Vec<_> = taken.iter().map(|job| job.ticket(beat.incarnation)).collect();
+            let tickets: Vec<_> =
+                taken.jobs.iter().map(|job| job.ticket(taken.incarnation)).collect();
             let finished = self.inflight.finish(&tickets, &Finish::Complete).await?;
             ensure!(finished.iter().all(|one| *one == Finished::Done), "somebody lost a job");
-            done += taken.len();
+            done += tickets.len();
         }
     }
 }

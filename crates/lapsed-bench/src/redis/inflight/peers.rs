@@ -8,6 +8,7 @@
 //! that fails, at every attempt: there is no time to measure.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::BenchRedis;
 use super::super::probe::{Probe, p99};
+use crate::bench::beside;
 
 /// How long preparing may take, and recovering. What takes longer is reported as a lower bound.
 const PREPARE_LIMIT: Duration = Duration::from_secs(600);
@@ -35,6 +37,8 @@ enum Language {
     Python,
     /// With the job systems that only the rescue knows.
     RescuePython,
+    /// Built before it is started, from the folder of that name.
+    Go,
 }
 
 pub const BULLMQ: Peer = Peer { name: "BullMQ", program: "bullmq.js", language: Language::Node };
@@ -46,6 +50,24 @@ pub const CELERY: Peer =
     Peer { name: "Celery", program: "celery_peer.py", language: Language::RescuePython };
 
 pub const PEERS: [Peer; 3] = [BULLMQ, RQ, KOMBU];
+
+/// The peers that are timed from a job's enqueueing until its worker is done with it. asynq is built with `go`, and left out
+/// where there is none.
+pub const JOB_PEERS: [Peer; 5] = [
+    Peer { name: "BullMQ", program: "bullmq_jobs.js", language: Language::Node },
+    Peer { name: "RQ", program: "rq_jobs.py", language: Language::Python },
+    Peer { name: "Celery", program: "celery_jobs.py", language: Language::RescuePython },
+    Peer { name: "Dramatiq", program: "dramatiq_jobs.py", language: Language::RescuePython },
+    Peer { name: "asynq", program: "asynq", language: Language::Go },
+];
+
+impl Peer {
+    /// Whether it can run here: only a program in Go cannot, where there is no `go`.
+    pub fn is_here(&self) -> bool {
+        let go = || Command::new("go").arg("version").stdout(Stdio::null()).status();
+        !matches!(self.language, Language::Go) || go().is_ok_and(|status| status.success())
+    }
+}
 
 /// What a peer's recovery took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -154,17 +176,31 @@ pub async fn recover(
 }
 
 fn start(place: &BenchRedis, peer: &Peer, database: usize, orphans: usize) -> Result<Program> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-    let (interpreter, modules) = match peer.language {
-        Language::Node => (testbed(paths::node())?, testbed(paths::peer_node_modules())?),
-        Language::Python => (testbed(paths::peer_python())?, PathBuf::new()),
-        Language::RescuePython => (testbed(paths::rescue_python())?, PathBuf::new()),
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(peer.program);
+    let none = PathBuf::new();
+    let (program, script, modules) = match peer.language {
+        Language::Go => (build(&source, peer.name)?, None, none),
+        Language::Node => {
+            (testbed(paths::node())?, Some(source), testbed(paths::peer_node_modules())?)
+        }
+        Language::Python => (testbed(paths::peer_python())?, Some(source), none),
+        Language::RescuePython => (testbed(paths::rescue_python())?, Some(source), none),
     };
     let url = format!("redis://127.0.0.1:{}/{database}", place.server.port());
-    testbed(Program::start(&interpreter, |command| {
-        command.arg(folder.join(peer.program)).arg(url).arg(orphans.to_string());
+    testbed(Program::start(&program, |command| {
+        command.args(script).arg(url).arg(orphans.to_string());
         command.env("NODE_PATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
     }))
+}
+
+/// Builds a program beside this executable.
+fn build(source: &Path, name: &str) -> Result<PathBuf> {
+    let built = beside(&format!("peer-{name}"))?;
+    let mut go = Command::new("go");
+    go.current_dir(source).env("GOFLAGS", "-buildvcs=false");
+    let status = go.arg("build").arg("-o").arg(&built).arg(".").status().context("running go")?;
+    ensure!(status.success(), "{name} could not be built: {status}");
+    Ok(built)
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T> {
