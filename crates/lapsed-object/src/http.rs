@@ -3,6 +3,9 @@
 //! It counts, keeps the budget, learns the store's time from `Date`, and notices throttling. It repeats
 //! nothing: a conditional write that is repeated blindly mistakes its own first attempt for a rival's.
 
+mod client;
+mod dialer;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +18,8 @@ use object_store::client::{
 };
 
 use crate::clock::StoreClock;
+use crate::http::client::PooledClient;
 use crate::requests::{Meter, RequestKind};
-
-/// The time limit for connecting.
-const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 
 /// Sends every request of one store: counts it, keeps the budget, reads the store's clock.
 pub(crate) struct MeteredTransport {
@@ -37,7 +38,7 @@ impl MeteredTransport {
         bucket: &str,
         timeout: Duration,
     ) -> lapsed_core::Result<Arc<Self>> {
-        let client = client(timeout).map_err(|what| Error::Unavailable {
+        let client = PooledClient::new(timeout).map_err(|what| Error::Unavailable {
             store: store.to_owned(),
             what: format!("no HTTP client: {what}"),
         })?;
@@ -125,31 +126,6 @@ fn date_ms(answer: &HttpResponse) -> Option<i64> {
     let date = httpdate::parse_http_date(text).ok()?;
     let since = date.duration_since(std::time::UNIX_EPOCH).ok()?;
     i64::try_from(since.as_millis()).ok()
-}
-
-/// rustls with ring and the system's certificates, HTTP/1.1: one slow answer holds up no other.
-fn client(timeout: Duration) -> std::result::Result<reqwest::Client, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // A certificate that cannot be read is left out, so that no server is trusted because of it.
-        let _ = roots.add(certificate);
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .http1_only()
-        .timeout(timeout)
-        .connect_timeout(CONNECT_LIMIT.min(timeout))
-        .redirect(reqwest::redirect::Policy::none())
-        .retry(reqwest::retry::never())
-        .user_agent(concat!("lapsed/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| error.to_string())
 }
 
 /// Gives all clients of one store the same transport.

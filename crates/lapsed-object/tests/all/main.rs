@@ -13,4 +13,5 @@ mod leases;
 mod notes;
 mod probe;
 mod staged;
+mod transport;
 mod unanswered_calls;
