@@ -29,6 +29,7 @@ mod failover;
 mod faults;
 mod fixtures;
 mod killed_lapsed;
+mod long_queues;
 pub mod many_orphans;
 mod matrix;
 mod own_recovery;

@@ -6,6 +6,7 @@
 //! subscription at all (see `workers.rs`).
 
 mod drift;
+mod search;
 mod whereabouts;
 mod workers;
 
@@ -23,6 +24,7 @@ use super::profile::{
 };
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
+use search::QueueSearch;
 
 static PUT_BACK: Script = rescue_script!("rescue_rq", "iso.lua", "put_back.lua");
 
@@ -35,7 +37,7 @@ pub(super) static FACTS: ProfileFacts = ProfileFacts {
     grace: Duration::from_secs(90),
     script: &PUT_BACK,
     keys: 12,
-    words: 6,
+    words: 7,
     shows_workers: true,
     own_recovery: "RQ itself does not run them again: after 7 to 16 minutes it moves them to the failed jobs, unless they have retries left",
     must_watch: false,
@@ -54,7 +56,7 @@ const NOBODY: &str = "intermediate";
 
 pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     let rule = if layout.as_system { "as-rq" } else { "" };
-    Box::new(Rq { rule, subscribed: Mutex::default() })
+    Box::new(Rq { rule, subscribed: Mutex::default(), searches: tokio::sync::Mutex::default() })
 }
 
 struct Rq {
@@ -62,6 +64,8 @@ struct Rq {
     rule: &'static str,
     /// The births of the workers that this process has seen with a subscription.
     subscribed: Mutex<BTreeMap<Name, String>>,
+    /// Searches in long queues, which go on from look to look.
+    searches: tokio::sync::Mutex<BTreeMap<Name, QueueSearch>>,
 }
 
 /// A job that is in `rq:wip:QUEUE`.
@@ -74,6 +78,16 @@ struct Execution {
     worker: Option<Name>,
     /// When the execution began, in milliseconds of the worker's clock; 0: unknown.
     started_ms: u64,
+    /// When the job was enqueued, if its status is still `queued`.
+    queued_at: Option<String>,
+}
+
+/// A job that is in `rq:queue:QUEUE:intermediate` and was not registered.
+struct Taken {
+    queue: Name,
+    id: String,
+    /// When the job was enqueued, if its status is still `queued`.
+    queued_at: Option<String>,
 }
 
 #[async_trait]
@@ -151,11 +165,19 @@ impl Profile for Rq {
         }
         self.read_workers(reader, &mut running).await?;
         let has_pubsub = self.ask_connections(reader, &running, &mut seen, request).await?;
-        for one in running {
-            self.add(one, has_pubsub, &mut seen);
-        }
+        let mut taken = Vec::new();
         for queue in &queues {
-            self.add_intermediate(reader, queue, &mut seen).await?;
+            taken.extend(read_taken(reader, queue).await?);
+        }
+        if request.own.is_some() {
+            let suspects = self.not_started(&running, &taken, has_pubsub, &seen);
+            self.search_queues(reader, suspects, &mut seen).await?;
+        }
+        for one in running {
+            self.add(one, has_pubsub, &mut seen).await;
+        }
+        for one in taken {
+            self.add_taken(one, &mut seen).await;
         }
         Ok(Some(seen))
     }
@@ -240,6 +262,7 @@ impl Rq {
                 deadline_ms: deadline_ms(score),
                 worker: None,
                 started_ms: 0,
+                queued_at: None,
             });
         }
         if odd > 0 && running.is_empty() && seen.version.is_empty() {
@@ -258,17 +281,19 @@ impl Rq {
 
     /// The execution names its worker from RQ 2.11 on, and expires; the job names the last one that started it.
     async fn read_workers(&self, reader: &Reader<'_>, running: &mut [Execution]) -> Result<()> {
-        let fields = |key: String, time: &str| {
-            [key.as_str(), "worker_name", time, "status"]
-                .map(|word| word.as_bytes().to_vec())
-                .to_vec()
+        let fields = |key: String, words: &[&str]| {
+            let words = words.iter().map(|word| word.as_bytes().to_vec());
+            std::iter::once(key.into_bytes()).chain(words).collect::<Vec<_>>()
         };
-        let executions: Vec<_> = running
-            .iter()
-            .map(|one| fields(format!("rq:execution:{}", one.member), "created_at"))
-            .collect();
-        let jobs: Vec<_> =
-            running.iter().map(|one| fields(format!("rq:job:{}", one.id), "started_at")).collect();
+        let of_execution = |one: &Execution| {
+            fields(format!("rq:execution:{}", one.member), &["worker_name", "created_at"])
+        };
+        let of_job = |one: &Execution| {
+            let words = ["worker_name", "started_at", "status", "enqueued_at"];
+            fields(format!("rq:job:{}", one.id), &words)
+        };
+        let executions: Vec<_> = running.iter().map(of_execution).collect();
+        let jobs: Vec<_> = running.iter().map(of_job).collect();
         type Fields = Option<Vec<Option<String>>>;
         let executions: Vec<Fields> = reader.each("HMGET", &executions).await?;
         let jobs: Vec<Fields> = reader.each("HMGET", &jobs).await?;
@@ -287,11 +312,12 @@ impl Rq {
                 Some(seconds) => (seconds * 1_000.0).ceil() as u64 + 1,
                 None => first(&job, 1).map_or(0, |at| born_ms(&at)),
             };
+            one.queued_at = first(&job, 3).filter(|_| first(&job, 2).as_deref() == Some("queued"));
         }
         Ok(())
     }
 
-    fn add(&self, one: Execution, has_pubsub: bool, seen: &mut Seen) {
+    async fn add(&self, one: Execution, has_pubsub: bool, seen: &mut Seen) {
         let nobody = Name::new("unknown worker").expect("a valid name");
         let worker = one.worker.clone().unwrap_or_else(|| nobody.clone());
         let by_connection = has_pubsub && one.worker.is_some();
@@ -309,45 +335,54 @@ impl Rq {
             let name = one.worker.map_or(String::new(), |worker| worker.to_string());
             let limit =
                 limit_ms.filter(|_| by_connection).map_or(String::new(), |ms| ms.to_string());
-            let words = vec![one.member, one.id, one.execution, name, limit, self.rule.to_owned()];
+            let absent = self.absent_since(&one.queue, &one.id, one.queued_at).await;
+            let rule = self.rule.to_owned();
+            let words = vec![one.member, one.id, one.execution, name, limit, rule, absent];
             seen.jobs.push(HeldJob { key, worker, queue: one.queue, keys, words });
         }
     }
 
-    /// Ids that were taken and that no worker has started. Each counts as a worker of its own, which is silent.
-    async fn add_intermediate(
-        &self,
-        reader: &Reader<'_>,
-        queue: &Name,
-        seen: &mut Seen,
-    ) -> Result<()> {
-        let list = format!("rq:queue:{queue}:intermediate");
-        if reader.kind(list.as_bytes()).await? != "list" {
-            return Ok(());
-        }
-        for id in reader.list_from_end(list.as_bytes()).await? {
-            let Some(id) = text(&id) else { continue };
-            let executions: u64 =
-                reader.one("ZCARD", &[format!("rq:executions:{id}").as_bytes()]).await.unwrap_or(1);
-            let (Ok(key), Ok(worker)) =
-                (Name::new(&format!("{queue}/{id}")), Name::new(&format!("{NOBODY}:{id}")))
-            else {
-                continue;
-            };
-            if executions > 0 {
-                continue;
-            }
-            seen.in_flight += 1;
-            seen.workers.insert(
-                worker.clone(),
-                SeenWorker { held: 1, is_silent: true, ..SeenWorker::default() },
-            );
-            let words = ["", id, "", "", "", self.rule].map(str::to_owned).to_vec();
-            let keys = keys_of(queue, id, "", NOBODY);
-            seen.jobs.push(HeldJob { key, worker, queue: queue.clone(), keys, words });
-        }
-        Ok(())
+    /// Counts as a job of a worker of its own, which is silent.
+    async fn add_taken(&self, one: Taken, seen: &mut Seen) {
+        let Taken { queue, id, queued_at } = one;
+        let (Ok(key), Ok(worker)) =
+            (Name::new(&format!("{queue}/{id}")), Name::new(&format!("{NOBODY}:{id}")))
+        else {
+            return;
+        };
+        seen.in_flight += 1;
+        seen.workers.insert(
+            worker.clone(),
+            SeenWorker { held: 1, is_silent: true, ..SeenWorker::default() },
+        );
+        let absent = self.absent_since(&queue, &id, queued_at).await;
+        let words = ["", &id, "", "", "", self.rule, &absent].map(str::to_owned).to_vec();
+        let keys = keys_of(&queue, &id, "", NOBODY);
+        seen.jobs.push(HeldJob { key, worker, queue, keys, words });
     }
+}
+
+/// Ids that were taken from a queue and that no worker has registered.
+async fn read_taken(reader: &Reader<'_>, queue: &Name) -> Result<Vec<Taken>> {
+    let list = format!("rq:queue:{queue}:intermediate");
+    if reader.kind(list.as_bytes()).await? != "list" {
+        return Ok(Vec::new());
+    }
+    let mut all = Vec::new();
+    for id in reader.list_from_end(list.as_bytes()).await? {
+        let Some(id) = text(&id) else { continue };
+        let executions: u64 =
+            reader.one("ZCARD", &[format!("rq:executions:{id}").as_bytes()]).await.unwrap_or(1);
+        if executions > 0 {
+            continue;
+        }
+        let job = format!("rq:job:{id}");
+        let (status, enqueued): (Option<String>, Option<String>) =
+            reader.one("HMGET", &[job.as_bytes(), b"status", b"enqueued_at"]).await?;
+        let queued_at = enqueued.filter(|_| status.as_deref() == Some("queued"));
+        all.push(Taken { queue: queue.clone(), id: id.to_owned(), queued_at });
+    }
+    Ok(all)
 }
 
 /// `ID:EXECUTION`, its id and its execution. Ids are free text; executions have 32 hexadecimal digits, which tells them from the ids of

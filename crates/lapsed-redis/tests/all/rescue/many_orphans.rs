@@ -74,7 +74,7 @@ pub fn of_mails(redis: &Redis, profile: &str, grace: Duration) -> Arc<RescuedInf
 }
 
 /// A client that waits for long answers.
-fn patient(server: &RedisServer) -> Redis {
+pub fn patient(server: &RedisServer) -> Redis {
     let address = RedisAddress { response_timeout: LIMIT, ..RedisAddress::new(&server.url()) };
     Redis::new(&address).unwrap()
 }
