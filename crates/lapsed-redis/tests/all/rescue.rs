@@ -20,6 +20,7 @@ mod brake;
 mod bullmq;
 mod campaign;
 mod celery;
+mod celery_many;
 mod celery_options;
 mod classes;
 mod delays;

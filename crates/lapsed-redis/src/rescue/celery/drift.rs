@@ -31,7 +31,8 @@ impl Celery {
         let prefixes = self.prefixes(&self.bindings(reader).await?);
         let Some(prefix) = prefixes.iter().nth(number) else { return Ok(page) };
         let looking = LookRequest { limit: FACTS.limit, act: PassMode::DryRun, own: None };
-        let look = Look { reader, request: looking, prefix, steps: &self.steps };
+        let look =
+            Look { reader, request: looking, prefix, steps: &self.steps, places: &self.places };
         let following = (number + 1 < prefixes.len()).then(|| format!("{}:hash:0", number + 1));
         if !look.is_celery().await? {
             page.next = following;

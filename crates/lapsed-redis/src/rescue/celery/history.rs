@@ -100,8 +100,8 @@ pub(super) enum Verdict {
 /// Where the history of one application is kept.
 #[derive(Clone, Debug)]
 pub(super) struct HistoryKeys {
-    claims: String,
-    nodes: String,
+    pub claims: String,
+    pub nodes: String,
 }
 
 impl HistoryKeys {
@@ -128,18 +128,34 @@ fn numbers(text: &str) -> Option<[u64; 3]> {
 }
 
 impl History {
-    pub async fn load(reader: &Reader<'_>, keys: Option<&HistoryKeys>) -> Result<History> {
+    /// What was noted; of messages, only what was noted of `only` these tags.
+    pub async fn load(
+        reader: &Reader<'_>,
+        keys: Option<&HistoryKeys>,
+        only: Option<&[&str]>,
+    ) -> Result<History> {
         let Some(keys) = keys else { return Ok(History::default()) };
         let mut history = History::default();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let claims = |tag: &[u8], value: &[u8]| {
+        let mut claims = |tag: &[u8], value: &[u8]| {
             let value = text(value);
             if let Some((since, node)) = value.split_once(' ') {
                 let since_ms = since.parse().unwrap_or(0);
                 history.claims.insert(text(tag), Claim { since_ms, node: node.to_owned() });
             }
         };
-        reader.hash(keys.claims.as_bytes(), claims).await?;
+        match only {
+            None => drop(reader.hash(keys.claims.as_bytes(), claims).await?),
+            Some(tags) => {
+                let key = keys.claims.as_bytes().to_vec();
+                let asked: Vec<Vec<Vec<u8>>> =
+                    tags.iter().map(|tag| vec![key.clone(), tag.as_bytes().to_vec()]).collect();
+                let values: Vec<Option<Option<Vec<u8>>>> = reader.each("HGET", &asked).await?;
+                for (tag, value) in tags.iter().zip(values) {
+                    value.flatten().into_iter().for_each(|value| claims(tag.as_bytes(), &value));
+                }
+            }
+        }
         let nodes = |field: &[u8], value: &[u8]| {
             let field = text(field);
             let Some([one, two, three]) = numbers(&text(value)) else { return };

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Name, Result};
 
+use super::delivered::{Delivered, DeliveredPage, Places};
 use super::history::{History, HistoryKeys, Unclaimed, Verdict, Witnessed};
 use super::inspect::{Heard, RemoteControl, Round};
 use super::message::{Message, SEPARATOR, list_of, queues_for, redelivered};
@@ -20,6 +21,9 @@ const RENEW_BATCH: usize = 500;
 
 /// How much of orphaned messages one look reads at most; once they are back, the next look reads others.
 const BYTES_MAX: usize = 32 << 20;
+
+/// How many messages are looked at, to find out whether there are tasks of Celery among them.
+const SAMPLE: usize = 500;
 
 /// How many messages are read by one request.
 const VALUES_BATCH: usize = 200;
@@ -46,24 +50,11 @@ pub(super) struct Look<'a> {
     pub prefix: &'a str,
     /// The application's `priority_steps`, lowest first.
     pub steps: &'a [u8],
-}
-
-/// A message in `unacked`.
-struct Delivered {
-    tag: String,
-    /// In seconds, by the worker's clock; `None`: it is not in `unacked_index`.
-    score: Option<f64>,
-    message: Message,
-}
-
-impl Delivered {
-    fn at_ms(&self) -> u64 {
-        self.score.map_or(0, |score| (score.max(0.0) * 1_000.0) as u64)
-    }
+    pub places: &'a Places,
 }
 
 impl Look<'_> {
-    fn key(&self, name: &str) -> String {
+    pub(super) fn key(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
@@ -81,11 +72,10 @@ impl Look<'_> {
         let unacked = self.key("unacked");
         let mut is_celery = false;
         if self.reader.kind(unacked.as_bytes()).await? == "hash" {
-            let visit = |_: &[u8], value: &[u8]| {
-                let value = std::str::from_utf8(value).ok();
-                is_celery |= value.and_then(Message::read).is_some();
-            };
-            self.reader.hash(unacked.as_bytes(), visit).await?;
+            // Programs that use kombu for other things have no tasks at all, or at most one Celery beside them.
+            let (_, page) = self.reader.page("HSCAN", &[unacked.as_bytes()], "0", SAMPLE).await?;
+            let values = page.chunks_exact(2).filter_map(|pair| std::str::from_utf8(&pair[1]).ok());
+            is_celery = values.into_iter().any(|value| Message::read(value).is_some());
         }
         Ok(is_celery)
     }
@@ -93,7 +83,7 @@ impl Look<'_> {
     pub async fn run(&self, seen: &mut Seen) -> Result<()> {
         let control = RemoteControl::new(self.reader, self.prefix);
         control.tidy(self.request.act).await?;
-        let delivered = self.delivered(seen).await?;
+        let DeliveredPage { messages: delivered, is_all } = self.delivered(seen).await?;
         let bound = self.bound().await?;
         if bound.is_empty() {
             if !delivered.is_empty() {
@@ -112,7 +102,7 @@ impl Look<'_> {
             heard: None,
             waits: self.request.act == PassMode::Reclaim,
         };
-        let history = self.remember(&delivered, &first, &witnessed).await?;
+        let history = self.remember(&delivered, is_all, &first, &witnessed).await?;
         if self.request.own.is_none() && control.acknowledges_early().await? {
             seen.notes.push(EARLY.to_owned());
         }
@@ -128,11 +118,14 @@ impl Look<'_> {
     async fn remember(
         &self,
         delivered: &[Delivered],
+        is_all: bool,
         round: &Round,
         witnessed: &Witnessed<'_>,
     ) -> Result<History> {
         let keys = self.request.own.map(|own| HistoryKeys::new(own, self.prefix));
-        let mut history = History::load(self.reader, keys.as_ref()).await?;
+        let tags: Vec<&str> = delivered.iter().map(|one| one.tag.as_str()).collect();
+        let only = (!is_all).then_some(tags.as_slice());
+        let mut history = History::load(self.reader, keys.as_ref(), only).await?;
         history.note_nodes(witnessed, round.is_complete());
         let claimed: Vec<(&Delivered, Option<&str>)> = delivered
             .iter()
@@ -189,38 +182,6 @@ impl Look<'_> {
             Some(queue.strip_suffix(".celery.pidbox")?.to_owned())
         };
         Ok(members.into_iter().filter_map(node).collect())
-    }
-
-    /// The tasks in `unacked`, with their scores.
-    async fn delivered(&self, seen: &mut Seen) -> Result<Vec<Delivered>> {
-        let mut messages: BTreeMap<String, Message> = BTreeMap::new();
-        let (mut others, mut examined) = (0_u64, 0_u64);
-        let visit = |tag: &[u8], value: &[u8]| {
-            examined += 1;
-            let tag = std::str::from_utf8(tag).ok().map(str::to_owned);
-            match (tag, std::str::from_utf8(value).ok().and_then(Message::read)) {
-                (Some(tag), Some(message)) => drop(messages.insert(tag, message)),
-                _ => others += 1,
-            }
-        };
-        let is_all = self.reader.hash(self.key("unacked").as_bytes(), visit).await?;
-        if !is_all {
-            seen.notes.push(format!("`unacked` has more messages than one look reads: those after the first {examined} are left to `visibility_timeout`"));
-        }
-        if others > 0 {
-            seen.notes.push(format!("{others} messages in `unacked` are not tasks of Celery (no `headers.task`) and are left alone"));
-        }
-        seen.examined += examined;
-        seen.in_flight += messages.len() as u64;
-        let index = self.key("unacked_index").into_bytes();
-        let asked: Vec<Vec<Vec<u8>>> =
-            messages.keys().map(|tag| vec![index.clone(), tag.clone().into_bytes()]).collect();
-        let scores: Vec<Option<Option<f64>>> = self.reader.each("ZSCORE", &asked).await?;
-        let with_score = messages.into_iter().zip(scores);
-        let delivered = |((tag, message), score): ((String, Message), Option<Option<f64>>)| {
-            Delivered { tag, score: score.flatten(), message }
-        };
-        Ok(with_score.map(delivered).collect())
     }
 
     /// Asks who claims these messages.

@@ -14,6 +14,7 @@
 //! Who can come in between asking and putting back is written down in `put_back.lua`, which guards against it. A look that acts also
 //! renews the score of what is claimed, so that Celery does not deliver long and scheduled tasks a second time.
 
+mod delivered;
 mod drift;
 mod history;
 mod inspect;
@@ -34,6 +35,7 @@ use super::profile::{
 };
 use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
+use delivered::Places;
 use look::Look;
 use message::{Message, PRIORITY_STEPS, SEPARATOR, lists_of};
 
@@ -76,7 +78,12 @@ pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     if steps.is_empty() {
         steps = PRIORITY_STEPS.to_vec();
     }
-    Box::new(Celery { configured: layout.prefix.clone(), steps, found: Mutex::default() })
+    Box::new(Celery {
+        configured: layout.prefix.clone(),
+        steps,
+        found: Mutex::default(),
+        places: Mutex::default(),
+    })
 }
 
 struct Celery {
@@ -85,6 +92,7 @@ struct Celery {
     /// `priority_steps` of the application, lowest first.
     steps: Vec<u8>,
     found: Mutex<FoundBindings>,
+    places: Places,
 }
 
 /// The bindings that were found in the keyspace.
@@ -134,7 +142,8 @@ impl Profile for Celery {
         let mut seen = Seen::default();
         let mut is_there = false;
         for prefix in self.prefixes(&bindings) {
-            let look = Look { reader, request, prefix: &prefix, steps: &self.steps };
+            let (steps, places) = (self.steps.as_slice(), &self.places);
+            let look = Look { reader, request, prefix: &prefix, steps, places };
             if look.is_celery().await? {
                 is_there = true;
                 self.queues(reader, &prefix, &bindings, &mut seen).await?;
