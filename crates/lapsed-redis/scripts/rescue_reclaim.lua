@@ -14,14 +14,16 @@
 --   delay(s, at)        only where jobs can be delayed: the job waits until s.due, a time in milliseconds, and then on its queue, or
 --                       on s.to. DELAYED has the types of the keys s.delayed, and the commands that it may call on them. judge may
 --                       set s.no_delay: then the job is put back at once
---   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself
+--   bury(s, at, why)    the job is where the system keeps jobs that it will not run again by itself. May set s.letter, by which `letters.lua`
+--                       finds it there
 --   discard(s, at)      the job is gone
 --   after(s, at)        called once for each that was judged G, or for which judge set s.later: removes what points to
 --                       nothing, prepares the next pass, or does nothing
 --   came_after(s, at)   whether the job's worker is known to have come after the server was back (at.back), so that its
 --                       silence has nothing to do with the server's absence
 -- KEYS  the base keys, then: 12 crashes  13 crashes by time  14 silence (when somebody was first found without a sign
---       of life)  15 deaths (whose jobs were put back, by time); then the keys of the suspects, each once
+--       of life)  15 deaths (whose jobs were put back, by time)
+--       16 letters (hash: what `rescue_letters.lua` needs to know of each job that was given up); then the keys of the suspects, each once
 -- ARGV  1 sweeper  2 number of the batch  3 term, or empty  4 `reclaim` or `dry`  5 seen_ms  6 gap_ms
 --       7 grace_ms after an absence of the server  8 limit_ms of silence  9 way  10 crashes_max  11 crash_window_ms
 --       12 age_max_ms  13 how many suspects  14 keys of each  15 words of each that its system needs  16 the queue
@@ -40,7 +42,8 @@
 local K = base(KEYS)
 local now, began = clock()
 local sweeper, number, act = ARGV[1], ARGV[2], ARGV[4] == 'reclaim'
-local crashes, crashes_at, deaths = KEYS[12], KEYS[13], KEYS[15]
+local crashes, crashes_at, deaths, letters = KEYS[12], KEYS[13], KEYS[15], KEYS[16]
+local LETTER_WORD_MAX = 1000
 local at = { now = now, grace = tonumber(ARGV[7]), limit = tonumber(ARGV[8]), act = act, silence = KEYS[14],
   count = tonumber(ARGV[13]) }
 local rule = { way = ARGV[9], crashes_max = tonumber(ARGV[10]), age_max = tonumber(ARGV[12]) }
@@ -69,7 +72,7 @@ for n = 1, count do
   local s = { keys = {}, words = {}, id = packed[place + 1], owner = packed[place + 2], queue = packed[place + 3] }
   place = place + 3
   for i = 1, #types do
-    s.keys[i] = KEYS[15 + packed[place + i]]
+    s.keys[i] = KEYS[16 + packed[place + i]]
   end
   place = place + #types
   for i = 1, words_each do
@@ -107,7 +110,7 @@ end
 if act and not no then
   local first = suspects[1]
   local wanted = { { 'HSET', crashes, 'x', 'x' }, { 'ZADD', crashes_at, '0', 'x' }, { 'HDEL', at.silence, 'x' },
-    { 'ZADD', deaths, '0', 'x' },
+    { 'ZADD', deaths, '0', 'x' }, { 'HSET', letters, 'x', 'x' },
     { 'HINCRBY', K.meta, 'x', '1' }, { 'XADD', K.receipts, '1-0', 'x', 'x' } }
   local function want(writes, keys)
     for _, write in ipairs(writes) do
@@ -131,7 +134,7 @@ if act and not no then
     return no_way
   end
   redis.call('XLEN', K.receipts)
-  must_be({ crashes, at.silence, K.batches }, { crashes_at, deaths, K.batches_at })
+  must_be({ crashes, at.silence, letters, K.batches }, { crashes_at, deaths, K.batches_at })
 end
 
 local reclaimed, gone, seen = {}, {}, {}
@@ -215,9 +218,21 @@ if act and #reclaimed > 0 then
       discard(s, at)
     end
   end
+  -- A letter keeps no word that may be the job itself.
+  local function remember(s)
+    local words = {}
+    for i, word in ipairs(s.words) do
+      words[i] = #word <= LETTER_WORD_MAX and word or ''
+    end
+    local keys = { unpack(s.keys, 1, keys_each) }
+    redis.call('HSET', letters, s.id, cmsgpack.pack({ whole(now), s.owner, s.note, s.queue, s.letter or '', keys, words }))
+  end
   for _, s in ipairs(reclaimed) do
     local is_done, why = pcall(carry_out, s)
     failed = failed or (not is_done and why) or nil
+    if is_done and s.did == 'd' then
+      remember(s)
+    end
     local id = s.next_id or s.crash_id or s.id
     log[#log + 1], log[#log + 2] = id, s.log
     log_at[#log_at + 1], log_at[#log_at + 2] = whole(now), id

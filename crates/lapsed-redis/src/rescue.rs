@@ -12,6 +12,7 @@
 mod classes;
 mod detect;
 mod drift;
+mod letters;
 mod message_pack;
 mod observe;
 mod profile;
@@ -116,6 +117,8 @@ pub struct RescuedInflight {
     /// Held by the one that looks because the last look is too old.
     looking: tokio::sync::Mutex<()>,
     drift: DriftSearch,
+    /// Where forgetting dead letters goes on.
+    letters_at: Mutex<String>,
     /// Why jobs could not be put back, as the log has said it.
     told: Mutex<HashMap<Name, String>>,
 }
@@ -170,8 +173,20 @@ impl RescuedInflight {
         let owners = OwnerService { context, heartbeat: None, ttl_ms };
         let (last, shown) = (Mutex::default(), Mutex::default());
         let looking = tokio::sync::Mutex::default();
-        let (drift, told) = (DriftSearch::default(), Mutex::default());
-        Ok(RescuedInflight { owners, layout, profile, limit, last, shown, looking, drift, told })
+        let (drift, letters_at, told) =
+            (DriftSearch::default(), Mutex::default(), Mutex::default());
+        Ok(RescuedInflight {
+            owners,
+            layout,
+            profile,
+            limit,
+            last,
+            shown,
+            looking,
+            drift,
+            letters_at,
+            told,
+        })
     }
 
     fn context(&self) -> &Arc<SystemContext> {

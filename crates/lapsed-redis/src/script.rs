@@ -61,6 +61,14 @@ pub(crate) fn drift_text(part: &str) -> (String, String) {
     (text, sha)
 }
 
+/// The dead letters of one foreign job system: `part` in front of `rescue_letters.lua`.
+pub(crate) fn letters_text(part: &str) -> (String, String) {
+    let body = format!("{part}\n{}", include_str!("../scripts/rescue_letters.lua"));
+    let text = begin(&[PRELUDE, RESCUE_PRELUDE], &body);
+    let sha = redis::Script::new(&text).get_hash().to_owned();
+    (text, sha)
+}
+
 /// A script of a profile: the name that errors have, and the files beside the profile. `$text` puts them in front of what all
 /// profiles share.
 macro_rules! profile_script {

@@ -8,6 +8,7 @@ use lapsed_core::reconcile::Healed;
 use lapsed_core::sweep::PassMode;
 use lapsed_core::{Name, Result};
 
+use super::letters::LetterFacts;
 use super::reader::Reader;
 use crate::names::Prefix;
 use crate::script::Script;
@@ -204,6 +205,11 @@ pub(crate) trait Profile: Send + Sync {
     /// When somebody last began with each job, in milliseconds, where the system's keys do not tell since when its worker is dead.
     async fn began(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<u64>>> {
         Ok(vec![None; jobs.len()])
+    }
+
+    /// Where its jobs are that will not be run again; `None`: it has no jobs that are rescued.
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        None
     }
 
     /// What a search for drift compares, in words.

@@ -86,6 +86,7 @@ impl RescuedInflight {
             .key(self.own("crashes_at"))
             .key(self.own("silence"))
             .key(self.own("deaths"))
+            .key(self.own("letters"))
             .arg(&batch.id.sweeper)
             .arg(batch.id.number)
             .arg(batch.term.map_or(String::new(), |term| term.to_string()))

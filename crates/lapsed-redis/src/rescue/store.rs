@@ -141,6 +141,7 @@ impl Sweep for RescuedInflight {
     }
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied> {
+        self.forget_letters().await?;
         self.owners.tidy(&limits).await
     }
 }
@@ -171,8 +172,11 @@ impl InflightStore for RescuedInflight {
         }))
     }
 
-    /// A job of a worker that shows no sign of life. Other jobs are the foreign system's business.
+    /// A job that lapsed has given up, or one of a worker that shows no sign of life. Other jobs are the foreign system's business.
     async fn job(&self, id: &Name) -> Result<Option<Job>> {
+        if let Some(letter) = self.letter(id).await? {
+            return Ok(Some(letter));
+        }
         let survey = self.look(PassMode::DryRun).await?;
         Ok(self.in_flight_job(&survey, id))
     }
@@ -207,7 +211,9 @@ impl InflightStore for RescuedInflight {
     async fn counts(&self) -> Result<JobCounts> {
         let survey = self.recent_look().await?;
         let (queued, in_flight) = (survey.seen.queues.values().sum(), survey.seen.in_flight);
-        Ok(JobCounts { entered: queued + in_flight, queued, in_flight, ..JobCounts::default() })
+        let dead = self.count_letters().await?;
+        let entered = queued + in_flight + dead;
+        Ok(JobCounts { entered, queued, in_flight, dead, ..JobCounts::default() })
     }
 
     async fn queues(&self, after: Option<&Name>, limit: usize) -> Result<Vec<(Name, u64)>> {
@@ -217,17 +223,17 @@ impl InflightStore for RescuedInflight {
         Ok(filled.take(limit).map(|(name, jobs)| (name.clone(), *jobs)).collect())
     }
 
-    /// Jobs that will not be retried are where the foreign system keeps its own.
-    async fn dead(&self, _: Option<&Name>, _: usize) -> Result<Vec<Job>> {
-        Ok(Vec::new())
+    /// Those that lapsed has given up, as far as they are still where the foreign system keeps its own.
+    async fn dead(&self, after: Option<&Name>, limit: usize) -> Result<Vec<Job>> {
+        self.letters(after, limit).await
     }
 
-    async fn put_back(&self, _: &Name, _: QueueEnd) -> Result<bool> {
-        Err(self.foreign("put back a dead letter"))
+    async fn put_back(&self, id: &Name, end: QueueEnd) -> Result<bool> {
+        self.retry_letter(id, end).await
     }
 
-    async fn delete(&self, _: &Name) -> Result<bool> {
-        Err(self.foreign("delete a dead letter"))
+    async fn delete(&self, id: &Name) -> Result<bool> {
+        self.remove_letter(id).await
     }
 
     async fn restore(&self, _: u64) -> Result<Restored> {

@@ -30,6 +30,7 @@ mod failover;
 mod faults;
 mod fixtures;
 mod killed_lapsed;
+mod letters;
 mod long_queues;
 pub mod many_orphans;
 mod matrix;

@@ -6,6 +6,7 @@
 //!
 //! The keys of one queue share a slot of a cluster, but `asynq:workers` does not.
 
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,11 +15,24 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
-use super::profile::{FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::letters::{LetterFacts, letters_script};
+use super::profile::{
+    FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    SeenWorker,
+};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_asynq", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`asynq:{QUEUE}:archived` of asynq",
+    retried_by: None,
+    deleted_by: Some("`asynq task delete`"),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_asynq_letters", "letters.lua");
 
 /// The limit counts from the end of the lease: a server shows its tasks every 5 s.
 pub(super) static FACTS: ProfileFacts = ProfileFacts {
@@ -74,6 +88,10 @@ impl Profile for Asynq {
 
     fn delayed_keys(&self, _: &HeldJob, queue: &Name) -> Vec<String> {
         vec![format!("asynq:{{{queue}}}:scheduled")]
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
+use super::letters::{LetterFacts, letters_script};
 use super::profile::{
     BehindPrefix, DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts,
     Seen, SeenWorker,
@@ -23,6 +24,15 @@ use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_bullmq", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`failed` of BullMQ",
+    retried_by: Some("`Job.retry()` of BullMQ, or the button of a dashboard such as bull-board"),
+    deleted_by: Some("`Job.remove()` of BullMQ"),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_bullmq_letters", "letters.lua");
 
 /// The lock lasts for `lockDuration`, 30 s by default. Without a lock nothing has to be waited for any more.
 pub(super) static FACTS: ProfileFacts = ProfileFacts {
@@ -128,6 +138,10 @@ impl Profile for BullMq {
     fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
         let base = job.keys[ACTIVE_KEY].strip_suffix("active").unwrap_or_default();
         vec![format!("{base}delayed")]
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -30,6 +30,7 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
+use super::letters::{LetterFacts, letters_script};
 use super::profile::{
     BehindPrefix, DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
 };
@@ -40,6 +41,15 @@ use look::Look;
 use message::{Message, PRIORITY_STEPS, SEPARATOR, lists_of};
 
 static PUT_BACK: Script = rescue_script!("rescue_celery", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`dead_letters` of lapsed, because Celery keeps none",
+    retried_by: None,
+    deleted_by: None,
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_celery_letters", "letters.lua");
 
 /// A worker needs up to 32 s between two attempts to connect, and notices a half-open connection after 75 s.
 pub(super) static FACTS: ProfileFacts = ProfileFacts {
@@ -117,6 +127,10 @@ impl Profile for Celery {
         let keys = keys.iter().filter_map(|key| String::from_utf8(key.clone()).ok()).collect();
         *self.found.lock().expect(LOCK) = FoundBindings { at_ms: u64::MAX, keys };
         Vec::new()
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
+use super::letters::{LetterFacts, letters_script};
 use super::profile::{
     BehindPrefix, DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts,
     Seen, SeenWorker,
@@ -22,6 +23,15 @@ use super::reader::{Reader, escaped};
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_dramatiq", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`QUEUE.XQ` of Dramatiq",
+    retried_by: None,
+    deleted_by: Some("Dramatiq itself, which forgets them after 7 days"),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_dramatiq_letters", "letters.lua");
 
 /// The limit is Dramatiq's own default for `heartbeat_timeout`.
 pub(super) static FACTS: ProfileFacts = ProfileFacts {
@@ -96,6 +106,10 @@ impl Profile for Dramatiq {
     fn delayed_keys(&self, job: &HeldJob, _: &Name) -> Vec<String> {
         let queue = job.keys[QUEUE_KEY].strip_suffix(".DQ").unwrap_or(&job.keys[QUEUE_KEY]);
         vec![format!("{queue}.DQ"), format!("{queue}.DQ.msgs")]
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -13,12 +13,29 @@ use async_trait::async_trait;
 use lapsed_core::{Name, Result};
 
 use super::RescueLayout;
-use super::profile::{BehindPrefix, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::letters::{LetterFacts, letters_script};
+use super::profile::{
+    BehindPrefix, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    SeenWorker,
+};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 use members::member;
 
 static PUT_BACK: Script = rescue_script!("rescue_resque", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`failed` of Resque",
+    retried_by: Some(
+        "`Resque::Failure.requeue(INDEX)`, `queue.retryAndRemoveFailed(job)` of node-resque, or resque-web",
+    ),
+    deleted_by: Some(
+        "`Resque::Failure.remove(INDEX)`, or `queue.removeFailed(job)` of node-resque",
+    ),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_resque_letters", "letters.lua");
 
 /// The limit counts from when a heartbeat is overdue.
 pub(super) static FACTS: ProfileFacts = ProfileFacts {
@@ -95,6 +112,10 @@ impl Profile for Resque {
             (namespace.clone(), Box::new(Resque { namespace }) as Box<dyn Profile>)
         };
         others.map(behind).collect()
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, _: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -18,6 +18,9 @@ local TYPES = { 'set', 'string', 'string', 'string', 'hash', 'list', 'set', 'lis
 local WRITES = { { 'SREM', 1, 'x' }, { 'DEL', 2 }, { 'DEL', 3 }, { 'DEL', 4 }, { 'HDEL', 5, 'x' }, { 'LPUSH', 6, 'x' },
   { 'RPUSH', 6, 'x' }, { 'SADD', 7, 'x' }, { 'RPUSH', 8, 'x' }, { 'INCR', 9 }, { 'DEL', 10 }, { 'DEL', 11 } }
 
+-- A longer element is not remembered, so that `lapsed dead` does not find it again.
+local LETTER_MAX = 4096
+
 local function last_heartbeat(s)
   if s.words[5] == 'ruby' then
     return redis.call('HGET', s.keys[5], s.words[1])
@@ -81,9 +84,11 @@ local function bury(s)
   if not count or count:match('^%d+$') and #count < 19 then
     redis.call('INCR', s.keys[9])
   end
-  redis.call('RPUSH', s.keys[8], '{"failed_at":' .. cjson.encode(s.words[10]) .. ',"payload":' .. s.payload
+  local failed = '{"failed_at":' .. cjson.encode(s.words[10]) .. ',"payload":' .. s.payload
     .. ',"exception":"Resque::DirtyExit","error":"Job still being processed","backtrace":[],"worker":'
-    .. cjson.encode(s.words[2]) .. ',"queue":' .. cjson.encode(s.queue) .. '}')
+    .. cjson.encode(s.words[2]) .. ',"queue":' .. cjson.encode(s.queue) .. '}'
+  s.letter = #failed <= LETTER_MAX and failed or ''
+  redis.call('RPUSH', s.keys[8], failed)
 end
 
 local function discard(s)

@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
+use super::letters::{LetterFacts, letters_script};
 use super::profile::{
     DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
     SeenWorker,
@@ -27,6 +28,15 @@ use crate::script::{Script, rescue_script};
 use search::QueueSearch;
 
 static PUT_BACK: Script = rescue_script!("rescue_rq", "iso.lua", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`rq:failed:QUEUE` of RQ",
+    retried_by: None,
+    deleted_by: Some("`Job.delete()` of RQ, or rq-dashboard"),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_rq_letters", "iso.lua", "letters.lua");
 
 /// A connection that has been gone for the limit does not come back. After the server was away, a worker may take a minute
 /// to connect again.
@@ -110,6 +120,10 @@ impl Profile for Rq {
 
     fn delayed_keys(&self, _: &HeldJob, queue: &Name) -> Vec<String> {
         vec![format!("rq:scheduled:{queue}")]
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

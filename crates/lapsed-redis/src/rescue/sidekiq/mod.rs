@@ -44,6 +44,7 @@ use lapsed_core::sweep::PassMode;
 use lapsed_core::{Error, Name, Result};
 
 use super::RescueLayout;
+use super::letters::{LetterFacts, letters_script};
 use super::profile::{
     BehindPrefix, DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts,
     Seen,
@@ -67,6 +68,15 @@ const COPY_KEY: usize = 3;
 
 /// Which of them is the set of queues.
 const QUEUES_KEY: usize = 6;
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`dead` of Sidekiq",
+    retried_by: None,
+    deleted_by: Some("`Sidekiq::DeadSet#find_job(JID).delete`, or Sidekiq's web page"),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_sidekiq_letters", "letters.lua");
 
 /// Sidekiq's own limit, by which its `ProcessSet#cleanup` and its Web UI judge, too. A living process writes its sign of life
 /// again with its next heartbeat.
@@ -157,6 +167,10 @@ impl Profile for Sidekiq {
         let queues = &job.keys[QUEUES_KEY];
         let prefix = queues.strip_suffix("queues").unwrap_or_default();
         vec![format!("{prefix}schedule")]
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     async fn classes(&self, reader: &Reader<'_>, jobs: &[&HeldJob]) -> Result<Vec<Option<String>>> {

@@ -116,6 +116,7 @@ local function bury(s, at, why)
   local score = string.format('%.6f', (at.now * 1000 + buried) / 1000000)
   local words = failure_words(why, s.id, crashes + 1)
   redis.call('ZADD', s.keys[8], score, is_object(s.payload) and as_failed(s.payload, words, score) or s.payload)
+  s.letter = score
   buried = buried + 1
 end
 

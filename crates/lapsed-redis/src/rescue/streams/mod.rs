@@ -7,6 +7,7 @@
 //! XAUTOCLAIM is not used: it would make lapsed the consumer of entries that others are to work on. Pending entries are read in pages
 //! with XPENDING instead, and an orphan is added to the stream again. Streams with several groups are refused for that reason.
 
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,11 +15,23 @@ use lapsed_core::{Error, Name, Result};
 use redis::FromRedisValue;
 
 use super::RescueLayout;
-use super::profile::{HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker};
+use super::letters::{LetterFacts, letters_script};
+use super::profile::{
+    HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+};
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
 
 static PUT_BACK: Script = rescue_script!("rescue_streams", "put_back.lua");
+
+static LETTERS: LetterFacts = LetterFacts {
+    script: &LETTERS_SCRIPT,
+    kept_in: "`STREAM:dead`",
+    retried_by: None,
+    deleted_by: Some("`XDEL STREAM:dead ID`"),
+};
+
+static LETTERS_SCRIPT: Script = letters_script!("rescue_streams_letters", "letters.lua");
 
 /// Ten minutes is what taskiq waits, too.
 pub(super) static FACTS: ProfileFacts = ProfileFacts {
@@ -49,6 +62,7 @@ pub(super) fn open(layout: &RescueLayout) -> Box<dyn Profile> {
     Box::new(Streams {
         named: layout.queues.iter().cloned().collect(),
         heartbeat_key: layout.heartbeat_key.clone(),
+        limit_ms: layout.limit.unwrap_or(FACTS.limit).as_millis() as u64,
     })
 }
 
@@ -56,6 +70,7 @@ struct Streams {
     named: Vec<Name>,
     /// With `{consumer}` in the place of the name.
     heartbeat_key: Option<String>,
+    limit_ms: u64,
 }
 
 /// A group, as XINFO GROUPS has it.
@@ -76,6 +91,10 @@ struct Consumer {
 impl Profile for Streams {
     fn facts(&self) -> &'static ProfileFacts {
         &FACTS
+    }
+
+    fn letters(&self) -> Option<&'static LetterFacts> {
+        Some(&LETTERS)
     }
 
     fn may_be_key(&self, _: &[u8]) -> bool {

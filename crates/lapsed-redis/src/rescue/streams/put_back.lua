@@ -92,7 +92,7 @@ end
 
 local function bury(s)
   take_out(s)
-  redis.call('XADD', s.keys[2], '*', unpack(s.fields))
+  s.letter = redis.call('XADD', s.keys[2], '*', unpack(s.fields))
 end
 
 local function discard(s)
