@@ -35,7 +35,9 @@ if mode == 'heal' then
     local wanted = {}
     for i, write in ipairs(f.kind.writes) do
       local command = { unpack(write) }
-      command[2] = f.keys[write[2]]
+      -- Of a command with a subcommand the key comes third.
+      local place = write.key or 2
+      command[place] = f.keys[write[place]]
       wanted[i] = command
     end
     local no = may_write(wanted)

@@ -26,6 +26,7 @@ mod classes;
 mod delays;
 mod dramatiq;
 mod drift;
+mod drift_of_others;
 mod failover;
 mod faults;
 mod fixtures;

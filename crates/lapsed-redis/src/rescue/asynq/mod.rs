@@ -6,6 +6,7 @@
 //!
 //! The keys of one queue share a slot of a cluster, but `asynq:workers` does not.
 
+mod drift;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
@@ -17,7 +18,7 @@ use lapsed_core::{Error, Name, Result};
 use super::RescueLayout;
 use super::letters::{LetterFacts, letters_script};
 use super::profile::{
-    FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    DriftPage, DriftRequest, FoundJob, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
     SeenWorker,
 };
 use super::reader::Reader;
@@ -125,6 +126,18 @@ impl Profile for Asynq {
             return Ok(Some(FoundJob { state, because }));
         }
         Ok(None)
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "the lists and sets of its queues, their leases and their tasks"
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {

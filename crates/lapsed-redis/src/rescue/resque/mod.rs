@@ -4,6 +4,7 @@
 //! been its last for the limit. Silence is noted with the heartbeat's own value, so that a worker whose clock is slow is
 //! never taken for dead while it beats. Workers that never beat (Resque 1) are left alone, as Resque itself does.
 
+mod drift;
 mod members;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use lapsed_core::{Name, Result};
 use super::RescueLayout;
 use super::letters::{LetterFacts, letters_script};
 use super::profile::{
-    BehindPrefix, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
+    BehindPrefix, DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen,
     SeenWorker,
 };
 use super::reader::Reader;
@@ -125,6 +126,18 @@ impl Profile for Resque {
             Some(rest.rsplit_once('/')?.0.to_owned())
         };
         Ok(jobs.iter().map(class).collect())
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "its workers and what they work on"
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, _: LookRequest<'_>) -> Result<Option<Seen>> {

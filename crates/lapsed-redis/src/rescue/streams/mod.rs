@@ -7,6 +7,7 @@
 //! XAUTOCLAIM is not used: it would make lapsed the consumer of entries that others are to work on. Pending entries are read in pages
 //! with XPENDING instead, and an orphan is added to the stream again. Streams with several groups are refused for that reason.
 
+mod drift;
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use redis::FromRedisValue;
 use super::RescueLayout;
 use super::letters::{LetterFacts, letters_script};
 use super::profile::{
-    HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
+    DriftPage, DriftRequest, HeldJob, LookRequest, Profile, ProfileFacts, Seen, SeenWorker,
 };
 use super::reader::Reader;
 use crate::script::{Script, rescue_script};
@@ -100,6 +101,18 @@ impl Profile for Streams {
     fn may_be_key(&self, _: &[u8]) -> bool {
         // A stream is known by its type only, which `look` asks the server for.
         false
+    }
+
+    fn drift_subject(&self) -> &'static str {
+        "its pending entries and the consumers of its groups"
+    }
+
+    fn drift_script(&self) -> Option<&'static Script> {
+        Some(&drift::DRIFT)
+    }
+
+    async fn drift(&self, reader: &Reader<'_>, request: DriftRequest<'_>) -> Result<DriftPage> {
+        self.look_for_drift(reader, request).await
     }
 
     async fn look(&self, reader: &Reader<'_>, request: LookRequest<'_>) -> Result<Option<Seen>> {

@@ -31,12 +31,12 @@ lapsed_testbed::steady_async_tests! {
 /// Long enough for the second look to be another one.
 const APART: Duration = Duration::from_millis(300);
 
-fn searched(redis: &Redis, profile: &str) -> RescuedInflight {
+pub fn searched(redis: &Redis, profile: &str) -> RescuedInflight {
     redis.rescued_inflight(id(), layout(profile, SOON)).unwrap().drift_looks_apart(APART)
 }
 
 /// What one run found, and what it changed unless it was a dry run.
-async fn look_from(
+pub async fn look_from(
     inflight: &RescuedInflight,
     after: Cursor,
     act: PassMode,
@@ -51,18 +51,18 @@ async fn look_from(
     (report, changes)
 }
 
-async fn look(inflight: &RescuedInflight, act: PassMode) -> Vec<IndexChange> {
+pub async fn look(inflight: &RescuedInflight, act: PassMode) -> Vec<IndexChange> {
     look_from(inflight, Cursor::default(), act).await.1
 }
 
 /// Every key and its value.
-fn dump(app: &App) -> BTreeMap<String, String> {
+pub fn dump(app: &App) -> BTreeMap<String, String> {
     let keys = app.text(&["KEYS", "*"]);
     keys.lines().map(|key| (key.to_owned(), app.text(&["DUMP", key]))).collect()
 }
 
 /// A dry run reports so many and changes nothing; healing heals as many; then nothing is left. Returns what was reported.
-async fn heals(inflight: &RescuedInflight, app: &App, count: usize) -> Vec<IndexChange> {
+pub async fn heals(inflight: &RescuedInflight, app: &App, count: usize) -> Vec<IndexChange> {
     let before = dump(app);
     let mut reported = look(inflight, PassMode::DryRun).await;
     assert_eq!(reported.len(), count, "{reported:?}");
@@ -76,7 +76,7 @@ async fn heals(inflight: &RescuedInflight, app: &App, count: usize) -> Vec<Index
     reported
 }
 
-fn said(changes: &[IndexChange], key: &str, what: Healed, words: &str) {
+pub fn said(changes: &[IndexChange], key: &str, what: Healed, words: &str) {
     let found = changes
         .iter()
         .any(|change| change.key == key && change.what == what && change.why.contains(words));
@@ -231,6 +231,16 @@ async fn a_sidekiq_process_without_a_record_is_removed_unless_its_jobs_are_still
     assert_eq!(app.text(&["SMEMBERS", "processes"]), alive);
 }
 
+/// The first looks of one run. Returns where it goes on.
+pub async fn until_the_second_look(inflight: &RescuedInflight) -> Cursor {
+    let mut cursor = Cursor::default();
+    while !cursor.0.as_ref().is_some_and(|at| at.ends_with(":wait")) {
+        let page = inflight.reconcile(cursor, 100, PassMode::Reclaim).await.unwrap();
+        cursor = page.next.unwrap();
+    }
+    cursor
+}
+
 /// A worker was between two steps in the first look and has gone on before the second one.
 async fn what_only_one_of_two_looks_finds_is_not_drift() {
     let server = RedisServer::start(Engine::Redis).unwrap();
@@ -239,11 +249,7 @@ async fn what_only_one_of_two_looks_finds_is_not_drift() {
     app.text(&["DEL", "rq:queue:mails"]);
     let redis = connect(&server.url());
     let inflight = searched(&redis, "rq");
-    let mut cursor = Cursor::default();
-    while !cursor.0.as_ref().is_some_and(|at| at.ends_with(":wait")) {
-        let page = inflight.reconcile(cursor, 100, PassMode::Reclaim).await.unwrap();
-        cursor = page.next.unwrap();
-    }
+    let cursor = until_the_second_look(&inflight).await;
     // One is on its queue again; the other was taken once more meanwhile, and is between two steps again.
     app.text(&["RPUSH", "rq:queue:mails", "a"]);
     app.text(&["HSET", "rq:job:b", "enqueued_at", "2026-11-18T12:00:00.000000Z"]);
