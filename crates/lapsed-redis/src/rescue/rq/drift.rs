@@ -16,6 +16,9 @@ use crate::script::Script;
 
 pub(super) static DRIFT: Script = drift_script!("rescue_rq_drift", "iso.lua", "drift.lua");
 
+/// With how many running jobs a queue is searched at most, as `drift.lua` has it.
+const WIP_MAX: u64 = 500;
+
 /// Registries that a job without a list may be in.
 const REGISTRIES: [&str; 5] = ["scheduled", "deferred", "failed", "finished", "canceled"];
 
@@ -103,7 +106,7 @@ async fn read_lists(reader: &Reader<'_>, queue: &Name) -> Result<Option<HashSet<
         reader.one("LLEN", &[list.as_bytes()]).await?,
         reader.one("ZCARD", &[wip.as_bytes()]).await?,
     );
-    if lengths.0.max(lengths.1) > SEARCH_MAX {
+    if lengths.0 > SEARCH_MAX || lengths.1 > WIP_MAX {
         return Ok(None);
     }
     let mut listed = reader.list_from_end(list.as_bytes()).await?;
