@@ -79,13 +79,14 @@ impl OpenStore {
             return Err(Fault::Full);
         }
         appending.log.append(&record).map_err(io_fault)?;
+        active.note_logged(record.len());
         active.apply(seq, rows);
         Ok(())
     }
 
     /// Begins a checkpoint, unless one is under way.
     fn begin_checkpoint(self: &Arc<Self>, appending: &mut Appending, threaded: bool) -> Tried<()> {
-        let waiting = self.view().active.bytes();
+        let waiting = self.view().active.waiting_bytes();
         let is_running = appending.checkpoint.as_ref().is_some_and(|it| !it.is_finished());
         if is_running && waiting < self.options.checkpoint_bytes.saturating_mul(CHECKPOINT_LAG_MAX)
         {

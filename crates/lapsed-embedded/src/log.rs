@@ -22,7 +22,7 @@ use std::sync::Arc;
 use redb::StorageBackend;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::memtable::{BatchRows, Memtable};
+use crate::memtable::{BatchRows, Key, Memtable, Value};
 
 const MAGIC: [u8; 4] = *b"lpsd";
 const VERSION: u8 = 1;
@@ -63,9 +63,16 @@ fn put_bytes(record: &mut Vec<u8>, bytes: &[u8]) {
     record.extend_from_slice(bytes);
 }
 
+fn length_of(rows: &BatchRows) -> usize {
+    let row =
+        |(key, value): (&Key, &Value)| 8 + key.len() + value.as_ref().map_or(0, |it| it.len());
+    rows.tables().map(|(table, rows)| 6 + table.len() + rows.iter().map(row).sum::<usize>()).sum()
+}
+
 /// The record of a batch in the log `id`.
 pub(crate) fn encode(id: u64, seq: u64, rows: &BatchRows) -> Vec<u8> {
-    let mut record = vec![0; HEADER];
+    let mut record = Vec::with_capacity(HEADER + length_of(rows));
+    record.resize(HEADER, 0);
     for (table, rows) in rows.tables() {
         record.extend_from_slice(&(table.len() as u16).to_le_bytes());
         record.extend_from_slice(table.as_bytes());

@@ -2,11 +2,12 @@
 //! yet in the database.
 //!
 //! A row may be "removed", which hides it in everything below. Readers see a memtable as it was when their snapshot
-//! began: a row that changes later keeps its older values for them.
+//! began: a row that changes while there are readers keeps its older values for them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, RwLock};
 
 use foldhash::fast::RandomState;
@@ -130,9 +131,24 @@ impl Rows {
 /// Rows of batches that follow each other.
 pub(crate) struct Memtable {
     tables: RwLock<HashMap<Arc<str>, Arc<Rows>, RandomState>>,
-    /// The last batch that readers may see.
-    last_seq: AtomicU64,
+    /// The last batch that readers may see. It is locked while a batch is being added.
+    last_seq: RwLock<u64>,
+    /// How many [`Reader`]s there are. One more is counted only under the lock of `last_seq`.
+    readers: AtomicUsize,
     bytes: AtomicUsize,
+    logged: AtomicUsize,
+}
+
+/// Keeps readable what a memtable contained after batch `seq`.
+pub(crate) struct Reader {
+    pub seq: u64,
+    memtable: Arc<Memtable>,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.memtable.readers.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Memtable {
@@ -140,18 +156,37 @@ impl Memtable {
     pub fn new(seq: u64) -> Memtable {
         Memtable {
             tables: RwLock::default(),
-            last_seq: AtomicU64::new(seq),
+            last_seq: RwLock::new(seq),
+            readers: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
+            logged: AtomicUsize::new(0),
         }
     }
 
     pub fn last_seq(&self) -> u64 {
-        self.last_seq.load(Ordering::Acquire)
+        *self.last_seq.read().expect(LOCK)
     }
 
-    /// About how much memory it takes.
+    /// A reader of what the memtable contains now.
+    pub fn reader(self: &Arc<Self>) -> Reader {
+        let last_seq = self.last_seq.read().expect(LOCK);
+        self.readers.fetch_add(1, Ordering::AcqRel);
+        Reader { seq: *last_seq, memtable: self.clone() }
+    }
+
+    /// About how much memory its rows take.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// How much waits here for a checkpoint: in memory, or in the log, whichever is more.
+    pub fn waiting_bytes(&self) -> usize {
+        self.bytes().max(self.logged.load(Ordering::Relaxed))
+    }
+
+    /// Counts a record whose rows are here.
+    pub fn note_logged(&self, bytes: usize) {
+        self.logged.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -169,27 +204,41 @@ impl Memtable {
 
     /// Adds the rows of batch `seq`, and then shows them to new snapshots, all at once. Only one thread may call this.
     pub fn apply(&self, seq: u64, batch: BatchRows) {
-        let mut bytes = 0;
+        let mut last_seq = self.last_seq.write().expect(LOCK);
+        // Who reads now began before this batch; nobody else begins before its end.
+        let is_read = self.readers.load(Ordering::Acquire) > 0;
+        let mut bytes = self.bytes();
         for (name, rows) in batch.tables {
             let table = self.table(&name).unwrap_or_else(|| {
                 self.tables.write().expect(LOCK).entry(name).or_default().clone()
             });
             let mut table = table.0.write().expect(LOCK);
             for (key, value) in rows {
-                bytes += ROW_BYTES + key.len() + value.as_ref().map_or(0, |value| value.len());
-                match table.get_mut(&key) {
-                    Some(row) => {
+                let length = bytes_of(&value);
+                match table.entry(key) {
+                    Entry::Occupied(mut row) if is_read => {
+                        bytes += ROW_BYTES + row.key().len() + length;
+                        let row = row.get_mut();
                         let before = std::mem::replace(&mut row.value, value);
                         row.older.push((row.seq, before));
                         row.seq = seq;
                     }
-                    None => {
-                        table.insert(key, Row { seq, value, older: Vec::new() });
+                    Entry::Occupied(mut row) => {
+                        bytes = (bytes + length).saturating_sub(bytes_of(&row.get().value));
+                        row.insert(Row { seq, value, older: Vec::new() });
+                    }
+                    Entry::Vacant(place) => {
+                        bytes += ROW_BYTES + place.key().len() + length;
+                        place.insert(Row { seq, value, older: Vec::new() });
                     }
                 }
             }
         }
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.last_seq.store(seq, Ordering::Release);
+        self.bytes.store(bytes, Ordering::Relaxed);
+        *last_seq = seq;
     }
+}
+
+fn bytes_of(value: &Value) -> usize {
+    value.as_ref().map_or(0, |value| value.len())
 }

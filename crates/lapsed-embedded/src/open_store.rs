@@ -124,7 +124,7 @@ impl OpenStore {
 
     /// Whether enough waits in the log for the next checkpoint.
     pub fn is_due(&self) -> bool {
-        self.view().active.bytes() >= self.options.checkpoint_bytes
+        self.view().active.waiting_bytes() >= self.options.checkpoint_bytes
     }
 
     /// Lets a checkpoint that waits for room, or makes the file smaller, give up.

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use redb::{AccessGuard, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, TableError};
 
 use crate::fault::Tried;
-use crate::memtable::{BatchRows, Key, KeyRange, Memtable, Rows, Value};
+use crate::memtable::{BatchRows, Key, KeyRange, Memtable, Reader, Rows, Value};
 use crate::tables::{Bytes, definition};
 
 type DatabaseTable = ReadOnlyTable<Bytes, Bytes>;
@@ -63,14 +63,14 @@ pub(crate) struct View {
 #[derive(Clone)]
 pub(crate) struct Snapshot {
     view: Arc<View>,
-    seq: u64,
+    reader: Arc<Reader>,
 }
 
 impl Snapshot {
     /// The view may be outdated when this is called: batches that `active` does not get are not seen, all of them.
     pub fn new(view: Arc<View>) -> Snapshot {
-        let seq = view.active.last_seq();
-        Snapshot { view, seq }
+        let reader = Arc::new(view.active.reader());
+        Snapshot { view, reader }
     }
 
     /// A table; `None` if it was never written to.
@@ -79,7 +79,7 @@ impl Snapshot {
             active: self.view.active.table(name),
             frozen: self.view.frozen.as_ref().and_then(|frozen| frozen.table(name)),
             base: self.view.base.table(name)?.map(|table| (table, self.view.base.clone())),
-            seq: self.seq,
+            reader: Some(self.reader.clone()),
         };
         let exists = table.active.is_some() || table.frozen.is_some() || table.base.is_some();
         Ok(exists.then_some(table))
@@ -108,13 +108,14 @@ pub(crate) struct Table {
     frozen: Option<Arc<Rows>>,
     /// The table, and what keeps it readable.
     base: Option<(Arc<DatabaseTable>, Arc<Base>)>,
-    seq: u64,
+    /// `None`: nothing is read from memory.
+    reader: Option<Arc<Reader>>,
 }
 
 impl Table {
     pub fn get(&self, key: &[u8]) -> Tried<Option<Cell>> {
         for rows in [&self.active, &self.frozen].into_iter().flatten() {
-            if let Some(value) = rows.get(key, self.seq) {
+            if let Some(value) = rows.get(key, self.seq()) {
                 return Ok(value.map(Cell::Memory));
             }
         }
@@ -156,14 +157,19 @@ impl Table {
             layers.push(Layer::new(Source::Batch(rows, table)));
         }
         for rows in [&self.active, &self.frozen].into_iter().flatten() {
-            layers.push(Layer::new(Source::Memory(rows.clone(), self.seq)));
+            layers.push(Layer::new(Source::Memory(rows.clone(), self.seq())));
         }
-        Ok(Range { layers, base, next_of_base: None, from, to, backwards: false })
+        let reader = self.reader.clone();
+        Ok(Range { layers, base, next_of_base: None, from, to, backwards: false, _reader: reader })
     }
 
     /// A table that was never written to.
     pub fn empty() -> Table {
-        Table { active: None, frozen: None, base: None, seq: 0 }
+        Table { active: None, frozen: None, base: None, reader: None }
+    }
+
+    fn seq(&self) -> u64 {
+        self.reader.as_ref().map_or(0, |reader| reader.seq)
     }
 }
 
@@ -228,6 +234,8 @@ pub(crate) struct Range<'b> {
     from: Bound<Key>,
     to: Bound<Key>,
     backwards: bool,
+    /// Keeps the rows of memory readable.
+    _reader: Option<Arc<Reader>>,
 }
 
 impl Range<'_> {
