@@ -20,6 +20,12 @@ pub struct Name(Arc<str>);
 impl Name {
     /// Checks `text`; the error says which rule it breaks.
     pub fn new(text: &str) -> Result<Self> {
+        Self::check(text)?;
+        Ok(Name(Arc::from(text)))
+    }
+
+    /// Whether `text` can be a name; the error says which rule it breaks.
+    pub fn check(text: &str) -> Result<()> {
         if text.is_empty() {
             return Err(Error::Invalid("a name must not be empty".to_owned()));
         }
@@ -34,7 +40,7 @@ impl Name {
                 "a name must not contain control characters; this one contains {bad:?}"
             )));
         }
-        Ok(Name(Arc::from(text)))
+        Ok(())
     }
 
     /// Checks bytes that came from outside, which must also be UTF-8.

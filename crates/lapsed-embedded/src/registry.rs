@@ -1,6 +1,7 @@
 //! `registry` on the embedded store.
 
 mod entries;
+mod entry_index;
 mod load;
 mod reclaim;
 
@@ -10,8 +11,8 @@ use std::time::Duration;
 
 use lapsed_core::{Result, SystemId};
 
-use crate::holder_index::HolderIndex;
 use crate::owners::{OwnerService, OwnerTable};
+use crate::registry::entry_index::EntryIndex;
 use crate::{Inner, StoredSystem};
 
 /// A registry on an embedded store.
@@ -23,7 +24,7 @@ pub struct EmbeddedRegistry {
 /// State that jobs on the writer's thread work with: the owners and their entries.
 pub(crate) struct Core {
     owners: Arc<OwnerTable>,
-    held: HolderIndex,
+    held: EntryIndex,
 }
 
 impl Deref for Core {
@@ -36,7 +37,7 @@ impl Deref for Core {
 impl EmbeddedRegistry {
     pub(crate) fn open(inner: Arc<Inner>, id: SystemId, threshold: Duration) -> Result<Self> {
         let owners = Arc::new(OwnerTable::new(&inner, id, threshold));
-        let core = Core { owners: owners.clone(), held: HolderIndex::new() };
+        let core = Core { owners: owners.clone(), held: EntryIndex::new() };
         core.read(&inner.disk)?;
         Ok(EmbeddedRegistry { owner_service: OwnerService { inner, owners }, core: Arc::new(core) })
     }

@@ -18,18 +18,19 @@ impl Core {
     /// Reads the entries, and counts them by incarnation.
     fn load_held(&self, txn: &Snapshot) -> Tried<HashMap<u64, u64>> {
         let mut counts = HashMap::new();
-        let mut entries = Vec::new();
+        let mut entries = self.held.load();
         if let Some(held) = open(txn, &self.tables.held)? {
             for row in held.iter()? {
                 let (key, value) = row?;
                 let entry = split_held(key.value()).zip(to_number(value.value()));
                 let ((incarnation, key), registered_ms) =
                     entry.ok_or_else(|| Fault::row("a row of `held` is not an entry"))?;
-                entries.push((Name::new(key)?, (incarnation, registered_ms)));
+                Name::check(key)?;
+                self.held.add(&mut entries, key, (incarnation, registered_ms));
                 *counts.entry(incarnation).or_default() += 1;
             }
         }
-        self.held.replace(entries.into_iter());
+        self.held.replace(entries);
         Ok(counts)
     }
 }
