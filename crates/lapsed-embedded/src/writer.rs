@@ -3,9 +3,9 @@
 //! A job runs inside the batch's transaction and leaves what to do when the result is known. If any
 //! job meets a failing disk, the whole batch is undone and every caller of the batch gets an error.
 //!
-//! The jobs of sweeps wait in a queue of their own. Each has a commit of its own, and between two of
+//! The jobs of sweeps wait in a queue of their own. No two of them share a commit, and between two of
 //! them everybody else comes first: a caller waits for at most one of them, and a sweep for at most
-//! one batch of callers.
+//! one batch of callers. Callers who arrive while a sweep works share its commit.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Writer {
             Mode::Inline { turn, callbacks } => {
                 let _turn = turn.lock().expect(LOCK);
                 if let Some(callbacks) = callbacks.upgrade() {
-                    run_batch(&self.disk, &*callbacks, vec![job]);
+                    run_batch(&self.disk, &*callbacks, vec![job], |_| {});
                 }
             }
         }
@@ -205,16 +205,20 @@ impl Worker {
         let mut sweeps = VecDeque::new();
         loop {
             let mut jobs = Vec::new();
-            let quit = gather(inbox, &mut jobs, &mut sweeps, &last);
+            let mut quit = gather(inbox, &mut jobs, &mut sweeps, &last);
             let Some(callbacks) = self.callbacks.upgrade() else { return };
             if !jobs.is_empty() {
                 let (jobs_before, began) = (jobs.len(), Instant::now());
-                run_batch(&self.disk, &*callbacks, jobs);
+                run_batch(&self.disk, &*callbacks, jobs, |_| {});
                 last = Last { jobs: jobs_before, took: began.elapsed() };
             }
-            let due = if quit { sweeps.len() } else { sweeps.len().min(1) };
-            for sweep in sweeps.drain(..due) {
-                run_batch(&self.disk, &*callbacks, vec![sweep]);
+            while let Some(sweep) = sweeps.pop_front() {
+                run_batch(&self.disk, &*callbacks, vec![sweep], |jobs| {
+                    quit |= take_waiting(inbox, jobs, &mut sweeps);
+                });
+                if !quit {
+                    break;
+                }
             }
             if quit {
                 return;
@@ -275,9 +279,38 @@ fn gather(
     false
 }
 
-fn run_batch(disk: &Disk, callbacks: &dyn WriterCallbacks, mut jobs: Vec<Box<dyn Job>>) {
+/// Takes the jobs that are waiting. Returns whether the thread must end.
+fn take_waiting(
+    inbox: &Receiver<Message>,
+    jobs: &mut Vec<Box<dyn Job>>,
+    sweeps: &mut VecDeque<Box<dyn Job>>,
+) -> bool {
+    while jobs.len() < BATCH_MAX {
+        match inbox.try_recv() {
+            Ok(Message::Job(job)) => jobs.push(job),
+            Ok(Message::Sweep(job)) => sweeps.push_back(job),
+            Err(TryRecvError::Empty) => return false,
+            Ok(Message::Quit) | Err(TryRecvError::Disconnected) => return true,
+        }
+    }
+    false
+}
+
+/// Runs jobs, and then those that `more` adds, in one batch.
+fn run_batch(
+    disk: &Disk,
+    callbacks: &dyn WriterCallbacks,
+    mut jobs: Vec<Box<dyn Job>>,
+    more: impl FnOnce(&mut Vec<Box<dyn Job>>),
+) {
+    let first = jobs.len();
+    let work = |tx: &mut Tx| {
+        jobs.iter_mut().try_for_each(|job| job.run(tx))?;
+        more(&mut jobs);
+        jobs[first..].iter_mut().try_for_each(|job| job.run(tx))
+    };
     let outcome = match disk.has_room() {
-        true => commit(disk, callbacks, |tx| jobs.iter_mut().try_for_each(|job| job.run(tx))),
+        true => commit(disk, callbacks, work),
         false => Err((disk_full(&disk.name), None)),
     };
     if let Err((_, Some(why))) = outcome {
@@ -314,6 +347,7 @@ fn commit(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::sync_channel;
 
     use futures::FutureExt;
@@ -321,10 +355,13 @@ mod tests {
     use super::*;
     use crate::open_store::DiskOptions;
 
-    struct NoCallbacks;
+    /// Counts the batches of a writer, which stamps each of them once.
+    #[derive(Default)]
+    struct BatchCount(AtomicUsize);
 
-    impl WriterCallbacks for NoCallbacks {
+    impl WriterCallbacks for BatchCount {
         fn stamp(&self, _: &mut Tx) -> Tried<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
             Ok(())
         }
         fn committed(&self, _: Changed) {}
@@ -344,9 +381,9 @@ mod tests {
         }
     }
 
-    /// The order in which jobs run that all wait when the writer becomes free. The names of sweeps
-    /// begin with `s`.
-    fn order_of(jobs: &[&'static str]) -> Vec<&'static str> {
+    /// The order in which jobs run that arrive while the writer works on `first`, and in how many batches all of them
+    /// are. The names of sweeps begin with `s`.
+    fn run_during(first: &str, jobs: &[&'static str]) -> (Vec<&'static str>, usize) {
         let bytes = |_| -> Box<dyn redb::StorageBackend> {
             Box::new(redb::backends::InMemoryBackend::new())
         };
@@ -354,7 +391,8 @@ mod tests {
             DiskOptions { cache_bytes: 1 << 20, checkpoint_bytes: 1 << 20, new_log_id: 1 };
         let disk = Disk::in_memory(Box::new(bytes), options);
         disk.open(|_| Ok(())).unwrap();
-        let callbacks: Arc<dyn WriterCallbacks> = Arc::new(NoCallbacks);
+        let batches = Arc::new(BatchCount::default());
+        let callbacks: Arc<dyn WriterCallbacks> = batches.clone();
         let writer = Writer::threaded(Arc::new(disk), Arc::downgrade(&callbacks)).unwrap();
         let (begun, has_begun) = sync_channel::<()>(1);
         let (free, is_free) = sync_channel::<()>(1);
@@ -364,7 +402,10 @@ mod tests {
             Ok(())
         };
         // A job is sent when its call is polled for the first time.
-        let mut first = writer.write(blocks, |()| {}).boxed_local();
+        let mut first = match first.starts_with('s') {
+            true => writer.sweep(blocks, |()| {}).boxed_local(),
+            false => writer.write(blocks, |()| {}).boxed_local(),
+        };
         assert!((&mut first).now_or_never().is_none());
         has_begun.recv().unwrap();
         let order = Order::default();
@@ -381,19 +422,27 @@ mod tests {
         free.send(()).unwrap();
         futures::executor::block_on(futures::future::try_join_all(waiting)).unwrap();
         writer.quit();
-        order.lock().unwrap().clone()
+        let order = order.lock().unwrap().clone();
+        (order, batches.0.load(Ordering::Relaxed))
     }
 
     #[test]
     fn callers_come_before_the_next_batch_of_a_sweep() {
-        assert_eq!(order_of(&["s1", "s2", "a", "s3", "b"]), ["a", "b", "s1", "s2", "s3"]);
+        let (order, batches) = run_during("first", &["s1", "s2", "a", "s3", "b"]);
+        assert_eq!((&order[..], batches), (&["a", "b", "s1", "s2", "s3"][..], 5));
     }
 
     #[test]
     fn a_sweep_waits_for_one_batch_of_callers() {
         let callers = vec!["a"; BATCH_MAX];
-        let order = order_of(&[&["s1"][..], &callers, &["b", "c"]].concat());
+        let (order, _) = run_during("first", &[&["s1"][..], &callers, &["b", "c"]].concat());
         let at = |name| order.iter().position(|ran| *ran == name).unwrap();
         assert_eq!((at("s1"), at("b")), (BATCH_MAX, BATCH_MAX + 1));
+    }
+
+    #[test]
+    fn callers_who_arrive_while_a_sweep_works_share_its_commit() {
+        let (order, batches) = run_during("s0", &["a", "s1", "b"]);
+        assert_eq!((&order[..], batches), (&["a", "b", "s1"][..], 2));
     }
 }
