@@ -12,6 +12,8 @@ use crate::fault::{Fault, Tried};
 
 /// The version that is written.
 const VERSION: u8 = 1;
+/// The version of a row that is a block of receipts.
+const BLOCK: u8 = 2;
 
 /// Builds a row, one part after the other.
 pub(crate) struct RowWriter(Vec<u8>);
@@ -20,6 +22,16 @@ impl RowWriter {
     pub fn new() -> Self {
         let mut row = Vec::with_capacity(96);
         row.push(VERSION);
+        RowWriter(row)
+    }
+
+    /// A block of receipts.
+    pub fn block() -> Self {
+        RowWriter(vec![BLOCK])
+    }
+
+    /// Goes on with a row that was finished.
+    pub fn append_to(row: Vec<u8>) -> Self {
         RowWriter(row)
     }
 
@@ -66,6 +78,15 @@ impl<'r> RowReader<'r> {
             Some((b'{', _)) => Ok(None),
             _ => Err(Fault::row("a row has a version that is not known")),
         }
+    }
+
+    /// `None`: the row is no block of receipts.
+    pub fn block(row: &'r [u8]) -> Option<Self> {
+        row.strip_prefix(&[BLOCK]).map(RowReader)
+    }
+
+    pub fn is_at_end(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub fn number(&mut self) -> Tried<u64> {

@@ -18,7 +18,7 @@ use crate::log::{Log, LogError};
 use crate::memtable::{BatchRows, Memtable};
 use crate::open_store::{Boxed, CLOSE_POLL, DiskOptions, OpenStore, io_fault};
 use crate::snapshot::{Base, Snapshot, View};
-use crate::tables::{FORMAT, FORMATS_READ, META, to_number};
+use crate::tables::{FORMAT, FORMATS_WITH_LOG, FORMATS_WITHOUT_LOG, META, to_number};
 
 pub(crate) struct Disk {
     pub name: String,
@@ -108,7 +108,8 @@ impl Disk {
         match format {
             None if is_new => return Ok((self.options.new_log_id, 0)),
             Some(FORMAT) => {}
-            Some(format) if FORMATS_READ.contains(&format) => {
+            Some(format) if FORMATS_WITH_LOG.contains(&format) => {}
+            Some(format) if FORMATS_WITHOUT_LOG.contains(&format) => {
                 return Ok((self.options.new_log_id, 0));
             }
             other => {

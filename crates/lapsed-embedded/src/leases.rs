@@ -33,9 +33,9 @@ use crate::owners::{OwnerService, OwnerTable};
 use crate::tx::Tx;
 use crate::{Inner, StoredSystem};
 
-/// How long a batch of a sweep may occupy the writer: about as long as a commit, which other
-/// callers wait for anyway. A caller waits for one such batch at most.
-pub const HOLD: Duration = Duration::from_millis(4);
+/// How long a batch of a sweep may occupy the writer. A caller waits for one such batch at most, and
+/// shares its commit.
+pub const HOLD: Duration = Duration::from_millis(1);
 
 /// A system of leases on an embedded store.
 pub struct EmbeddedLeases {
@@ -133,6 +133,18 @@ impl LeaseWaiters {
         let waiter = Arc::new(Notify::new());
         waiters.insert(key.clone(), Arc::downgrade(&waiter));
         waiter
+    }
+
+    fn ring_all<'k>(&self, keys: impl Iterator<Item = &'k Name>) {
+        let mut waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        for key in keys {
+            if waiters.is_empty() {
+                return;
+            }
+            if let Some(waiter) = waiters.remove(key).and_then(|waiter| waiter.upgrade()) {
+                waiter.notify_waiters();
+            }
+        }
     }
 
     fn ring(&self, key: &Name) {

@@ -7,6 +7,7 @@ pub(crate) mod batch;
 mod due;
 pub(crate) mod ledger;
 pub(crate) mod load;
+mod receipts;
 pub(crate) mod service;
 pub(crate) mod slot;
 pub(crate) mod suspects;

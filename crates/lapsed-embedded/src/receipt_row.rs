@@ -10,12 +10,24 @@ use crate::fault::{Fault, Tried};
 /// Name of this store's clock in receipts.
 pub(crate) const CLOCK: &str = "embedded";
 
+/// The evidence of a receipt that was written at `at_ms`.
+pub(crate) fn evidence(deadline_ms: u64, at_ms: u64) -> Evidence {
+    Evidence {
+        clock: CLOCK.to_owned(),
+        deadline_ms,
+        judged_ms: at_ms,
+        late_ms: at_ms.saturating_sub(deadline_ms),
+    }
+}
+
+pub(crate) fn reason(text: &str) -> Tried<Reason> {
+    let reason = Reason::ALL.iter().find(|known| known.as_str() == text);
+    Ok(*reason.ok_or_else(|| Fault::row("a receipt has a reason that is not known"))?)
+}
+
 pub(crate) fn write(receipt: &Receipt) -> Tried<Vec<u8>> {
-    let Evidence { clock, deadline_ms, judged_ms, late_ms } = &receipt.evidence;
-    let follows = clock == CLOCK
-        && *judged_ms == receipt.at_ms
-        && *late_ms == judged_ms.saturating_sub(*deadline_ms);
-    if !follows {
+    let deadline_ms = receipt.evidence.deadline_ms;
+    if receipt.evidence != evidence(deadline_ms, receipt.at_ms) {
         return Ok(serde_json::to_vec(receipt)?);
     }
     let row = RowWriter::new()
@@ -24,7 +36,7 @@ pub(crate) fn write(receipt: &Receipt) -> Tried<Vec<u8>> {
         .text(receipt.owner.as_str())
         .number(receipt.incarnation.0)
         .text(receipt.reason.as_str())
-        .number(*deadline_ms)
+        .number(deadline_ms)
         .number(receipt.at_ms)
         .json(&receipt.removed)?
         .text(&receipt.sweeper)
@@ -39,16 +51,9 @@ pub(crate) fn read(row: &[u8], system: &SystemId) -> Tried<Receipt> {
     let id = ReceiptId { system: system.clone(), seq: reader.number()? };
     let (key, owner) = (reader.name()?, reader.name()?);
     let incarnation = Incarnation(reader.number()?);
-    let reason = reader.text()?;
-    let reason = Reason::ALL.iter().find(|known| known.as_str() == reason);
-    let reason = *reason.ok_or_else(|| Fault::row("a receipt has a reason that is not known"))?;
+    let reason = reason(reader.text()?)?;
     let (deadline_ms, at_ms) = (reader.number()?, reader.number()?);
-    let evidence = Evidence {
-        clock: CLOCK.to_owned(),
-        deadline_ms,
-        judged_ms: at_ms,
-        late_ms: at_ms.saturating_sub(deadline_ms),
-    };
+    let evidence = evidence(deadline_ms, at_ms);
     let removed = reader.json()?;
     let (sweeper, batch) = (reader.text()?.into(), reader.number()?);
     let restored_ms = reader.option(RowReader::number)?;

@@ -6,7 +6,7 @@
 //! | `S/owners` | incarnation | [`OwnerRow`] as JSON |
 //! | `S/held` | incarnation, key | an entry, filed under its holder: registered at; of sessions, the number of references; of jobs, the job with its claim |
 //! | `S/lost` | incarnation, key | receipt number: what was taken from each incarnation |
-//! | `S/receipts` | receipt number | the receipt (`receipt_row`) |
+//! | `S/receipts` | receipt number | the receipt (`receipt_row`); or, under the number of the last of them, those of a batch (`receipt_block`) |
 //! | `S/batches` | sweeper, 0, batch number | first and last receipt number of that batch |
 //! | `S/forbidden` | sweeper, 0, batch number | since when: batches settled as not carried out |
 //! | `S/sessions` | session id | [`SessionRow`] as JSON |
@@ -49,11 +49,14 @@ use serde::{Deserialize, Serialize};
 pub(crate) type Bytes = &'static [u8];
 
 /// Version of this layout. A file with a newer version is refused.
-pub(crate) const FORMAT: u64 = 3;
+pub(crate) const FORMAT: u64 = 4;
 
-/// Older versions of this layout that this version reads. Both have no log. In 1, leases, receipts and jobs are JSON. The
-/// first batch makes them [`FORMAT`].
-pub(crate) const FORMATS_READ: [u64; 2] = [1, 2];
+/// Older versions of this layout that this version reads, with a log. In 3, every receipt is a row of its own. The first
+/// batch makes them [`FORMAT`].
+pub(crate) const FORMATS_WITH_LOG: [u64; 1] = [3];
+
+/// The same without a log. In 1, leases, receipts and jobs are JSON.
+pub(crate) const FORMATS_WITHOUT_LOG: [u64; 2] = [1, 2];
 
 /// Table of counters and settings.
 pub(crate) const META: &str = "meta";

@@ -74,6 +74,11 @@ impl Tx {
         Ok(self.before(table)?.get(key)?.map(|value| value.value().to_vec()))
     }
 
+    /// Whether this batch has written or removed a row.
+    pub fn has_changed_row(&self, table: &str, key: &[u8]) -> bool {
+        self.rows.get(table, key).is_some()
+    }
+
     /// The rows of a table in a range of keys, in order.
     pub fn range<'a, K: AsRef<[u8]>>(
         &'a mut self,

@@ -18,9 +18,8 @@ use crate::availability::log::LogStatus;
 use crate::availability::rows::ProviderRow;
 use crate::fault::Tried;
 use crate::owners::batch::{Removed, Run};
-use crate::receipt_row;
+use crate::removed_fields::RemovedFields;
 use crate::services::term_is_over;
-use crate::tables::number;
 use crate::tx::Tx;
 
 /// The receipt's `removed`: enough to tell whether the provider was toggled since.
@@ -111,10 +110,9 @@ impl Core {
     ) -> Tried<(Restored, Option<ProviderState>)> {
         let id = ReceiptId { system: self.id.clone(), seq };
         let refused = |why: String, state| Ok((Restored::Refused { why }, state));
-        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+        let Some(receipt) = self.receipt(tx, seq)? else {
             return refused(format!("there is no receipt {id}, or it is past its retention"), None);
         };
-        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let (now_ms, key) = (self.store_clock.now_ms(), receipt.key.clone());
         let Some(mut row) = self.provider(tx, &key)? else {
             return refused(format!("there is no provider `{key}`"), None);
@@ -128,8 +126,7 @@ impl Core {
         let state = row.state(&key, now_ms);
         self.put_row(tx, &key, row)?;
         self.write_log(tx, &key, LogStatus::Online, now_ms)?;
-        receipt.restored_ms = Some(now_ms);
-        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
+        self.note_restored(tx, &receipt, now_ms)?;
         let (key, owner) = (key.to_string(), receipt.owner.to_string());
         Ok((Restored::Restored { key, owner, incarnation: state.epoch }, Some(state)))
     }
@@ -174,7 +171,7 @@ fn note(
 ) -> Tried<Receipt> {
     let overdue_ms = flip.silent_ms.map_or(0, |silent_ms| silent_ms.saturating_sub(stale_ms));
     let late_ms = flip.decided_ago_ms.saturating_add(overdue_ms);
-    let what = serde_json::to_value(FlippedProvider {
+    let what = RemovedFields::json(&FlippedProvider {
         is_online: was.is_online,
         last_online_ms: was.last_online_ms,
         last_heartbeat_ms: was.last_heartbeat_ms,

@@ -12,8 +12,6 @@ use crate::fault::Tried;
 use crate::inflight::Core;
 use crate::inflight::job_index::JobLocation;
 use crate::inflight::rows::{Body, Head, split};
-use crate::receipt_row;
-use crate::tables::number;
 use crate::tx::Tx;
 
 /// The receipt's `removed`: for a dropped job, everything that is needed to restore it.
@@ -54,12 +52,11 @@ impl Core {
     pub(super) fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
         let receipt_id = ReceiptId { system: self.id.clone(), seq };
-        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+        let Some(receipt) = self.receipt(tx, seq)? else {
             return refused(format!(
                 "there is no receipt {receipt_id}, or it is past its retention"
             ));
         };
-        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let id = receipt.key.clone();
         if receipt.restored_ms.is_some() {
             return refused(format!("`{id}` was put back from {receipt_id} before"));
@@ -68,8 +65,7 @@ impl Core {
         if let Err(why) = self.bring_back(tx, &id, kept)? {
             return refused(why);
         }
-        receipt.restored_ms = Some(self.store_clock.now_ms());
-        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
+        self.note_restored(tx, &receipt, self.store_clock.now_ms())?;
         let (key, owner) = (id.to_string(), receipt.owner.to_string());
         Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
     }

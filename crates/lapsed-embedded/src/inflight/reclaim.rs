@@ -27,6 +27,7 @@ use crate::inflight::{Core, EmbeddedInflight};
 use crate::owners::batch::{Carried, Removed, Run, durable};
 use crate::owners::slot::Slot;
 use crate::owners::suspects::{after, place};
+use crate::removed_fields::RemovedFields;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
@@ -100,7 +101,7 @@ impl Core {
             incarnation,
             reason: dead.reason,
             deadline_ms: dead.slot.deadline_ms(),
-            what: serde_json::to_value(&kept)?,
+            what: RemovedFields::json(&kept)?,
         };
         let receipt = run.receipt(tx, removed)?;
         let seq = number(receipt.id.seq);

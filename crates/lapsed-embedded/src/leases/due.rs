@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use lapsed_core::Name;
-use lapsed_core::leases::rules::{ClockReading, DecisionMarker, LeaseRecord};
+use lapsed_core::leases::rules::{ClockReading, DecisionMarker, Lease, LeaseRecord};
 use lapsed_core::leases::{DECISIONS, Decision, LeaseToken};
 
 /// Position in the index: deadline, then kind and key. A decision sorts after leases of the same
@@ -28,7 +28,8 @@ impl DuePosition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     /// A lease granted before the store was away has a whole TTL after the store came back.
-    Lease { owner: Name, token: LeaseToken, ttl_ms: u64, acquired_ms: u64 },
+    /// `is_plain`: this is all that the key's record contains.
+    Lease { owner: Name, token: LeaseToken, ttl_ms: u64, acquired_ms: u64, is_plain: bool },
     /// Decisions are not renewed.
     Decision(Decision),
 }
@@ -43,6 +44,7 @@ pub(super) fn of_record(record: &LeaseRecord) -> Option<Entry> {
         token: record.token,
         ttl_ms: lease.ttl_ms,
         acquired_ms: lease.acquired_ms,
+        is_plain: record.state.is_none() && record.staged.is_none() && lease.request.is_none(),
     };
     Some((lease.deadline_ms, term))
 }
@@ -96,6 +98,29 @@ impl Due {
         }
     }
 
+    /// Removes what a sweep has cleared.
+    pub fn remove(&mut self, position: &DuePosition) {
+        if let Some(term) = self.by_deadline.remove(position) {
+            self.leases -= u64::from(term.is_lease());
+        }
+    }
+
+    /// The record of a key that contains nothing but this lease; `None`: it contains more, or it is not known here.
+    pub fn record(&self, position: &DuePosition) -> Option<LeaseRecord> {
+        let term = self.by_deadline.get(position)?;
+        let Term::Lease { owner, token, ttl_ms, acquired_ms, is_plain: true } = term else {
+            return None;
+        };
+        let lease = Lease {
+            owner: owner.clone(),
+            ttl_ms: *ttl_ms,
+            acquired_ms: *acquired_ms,
+            deadline_ms: position.deadline_ms,
+            request: None,
+        };
+        Some(LeaseRecord { token: *token, lease: Some(lease), ..LeaseRecord::default() })
+    }
+
     /// Counts entries. The cost is proportional to those that have expired.
     pub fn count(&self, at: &ClockReading) -> Counts {
         let mut counts = Counts { leases: self.leases, ..Counts::default() };
@@ -138,14 +163,44 @@ impl Due {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use lapsed_core::leases::LeaseState;
+    use lapsed_core::leases::rules::StagedState;
+
     use super::*;
+
+    #[test]
+    fn the_record_of_a_key_with_nothing_but_a_lease_is_known() {
+        let name = |text| Name::new(text).unwrap();
+        let lease =
+            Lease { owner: name("o"), ttl_ms: 50, acquired_ms: 10, deadline_ms: 60, request: None };
+        let plain = LeaseRecord { token: LeaseToken(7), lease: Some(lease), ..Default::default() };
+        let mut requested = plain.clone();
+        requested.lease.as_mut().unwrap().request = Some(name("r"));
+        let state = LeaseState::Bytes(vec![1]);
+        let with_state = LeaseRecord { state: Some(state.clone()), ..plain.clone() };
+        let staged = StagedState { txn: name("t"), state };
+        let with_staged = LeaseRecord { staged: Some(staged), ..plain.clone() };
+        for (record, known) in [
+            (&plain, Some(plain.clone())),
+            (&requested, None),
+            (&with_state, None),
+            (&with_staged, None),
+        ] {
+            let mut due = Due::default();
+            due.change(&name("k"), None, of_record(record));
+            assert_eq!(due.record(&DuePosition::new(60, name("k"))), known);
+            assert_eq!(due.record(&DuePosition::new(61, name("k"))), None);
+            due.remove(&DuePosition::new(60, name("k")));
+            assert_eq!((due.leases, due.by_deadline.len()), (0, 0));
+        }
+    }
 
     #[test]
     fn after_an_absence_expired_leases_are_spared_and_counted() {
         let name = |text| Name::new(text).unwrap();
         let lease = |acquired_ms| {
             let (owner, token) = (name("o"), LeaseToken(1));
-            Term::Lease { owner, token, ttl_ms: 50, acquired_ms }
+            Term::Lease { owner, token, ttl_ms: 50, acquired_ms, is_plain: true }
         };
         let mut due = Due::default();
         due.change(&name("old"), None, Some((100, lease(50))));

@@ -8,8 +8,6 @@ use lapsed_core::{Name, Result};
 
 use crate::fault::Tried;
 use crate::leases::Core;
-use crate::receipt_row;
-use crate::tables::number;
 use crate::tx::Tx;
 
 /// The new token, or why it was not restored.
@@ -18,11 +16,10 @@ type PutBack = std::result::Result<u64, String>;
 impl Core {
     pub(super) fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let id = ReceiptId { system: self.id.clone(), seq };
-        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+        let Some(receipt) = self.receipt(tx, seq)? else {
             let why = format!("there is no receipt {id}, or it is past its retention");
             return Ok(Restored::Refused { why });
         };
-        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         if receipt.restored_ms.is_some() {
             let why = format!("`{}` was put back from {id} before", receipt.key);
             return Ok(Restored::Refused { why });
@@ -40,8 +37,7 @@ impl Core {
         match put_back {
             Err(why) => Ok(Restored::Refused { why }),
             Ok(incarnation) => {
-                receipt.restored_ms = Some(self.store_clock.now_ms());
-                tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
+                self.note_restored(tx, &receipt, self.store_clock.now_ms())?;
                 let (key, owner) = (receipt.key.to_string(), receipt.owner.to_string());
                 Ok(Restored::Restored { key, owner, incarnation })
             }

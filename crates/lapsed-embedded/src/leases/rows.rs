@@ -1,18 +1,22 @@
 //! Rows of keys and decisions, and the receipts of what was cleared. The change in memory follows
 //! the commit.
 
+use std::borrow::Cow;
+
 use lapsed_core::leases::rules::{ClearedLease, ClockReading, DecisionMarker, LeaseRecord};
 use lapsed_core::leases::{
-    DECISION_TTL_MS, Decision, Expiry, LeaseKey, Namespace, RemovedLease as Gone, Subject,
+    DECISION_TTL_MS, DECISIONS, Decision, Expiry, LeaseKey, Namespace, RemovedLease as Gone,
+    Subject,
 };
-use lapsed_core::receipt::Receipt;
+use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::BatchId;
 use lapsed_core::{Name, Result};
 
 use crate::fault::{Fault, Tried};
 use crate::leases::due::{of_marker, of_record};
 use crate::leases::{Core, record_row};
-use crate::owners::batch::{Removed, Run};
+use crate::owners::batch::Removed;
+use crate::removed_fields::RemovedFields;
 use crate::tx::Tx;
 
 /// Name of the sweeper in receipts of what an operation cleared.
@@ -23,6 +27,15 @@ pub(super) fn row_key(key: &LeaseKey) -> Vec<u8> {
     let mut bytes = prefix(&key.namespace);
     bytes.extend_from_slice(key.key.as_str().as_bytes());
     bytes
+}
+
+/// The same for the key of a suspect, `namespace/key`; `None`: it is not written like that, or it is a decision.
+pub(super) fn row_key_of(subject: &Name) -> Option<Vec<u8>> {
+    let (namespace, _) =
+        subject.as_str().split_once('/').filter(|(space, _)| *space != DECISIONS)?;
+    let mut bytes = subject.as_str().as_bytes().to_vec();
+    bytes[namespace.len()] = 0;
+    Some(bytes)
 }
 
 /// Common prefix of the rows of a namespace.
@@ -161,21 +174,18 @@ impl Core {
     ) -> Tried<Receipt> {
         let seq = tx.take_numbers(&self.tables.next_receipt, 1)?;
         let by = BatchId { sweeper: BY_OPERATION.into(), number: 0 };
-        let (key, owner) = (subject.name(), owner(gone)?);
-        let removed = removed(&key, &owner, subject, gone)?;
-        self.put_receipt(tx, seq, &by, at.judging_ms, removed)
-    }
-
-    /// The receipt of what a batch cleared.
-    pub(super) fn note_in(
-        run: &mut Run<'_>,
-        tx: &mut Tx,
-        subject: &Subject,
-        gone: &Gone,
-    ) -> Tried<Receipt> {
-        let (key, owner) = (subject.name(), owner(gone)?);
-        let removed = removed(&key, &owner, subject, gone)?;
-        run.receipt(tx, removed)
+        let key = subject.name();
+        match gone {
+            Gone::Lease(cleared) => {
+                let removed = removed_lease(&key, cleared)?;
+                self.put_receipt(tx, seq, &by, at.judging_ms, removed)
+            }
+            Gone::Decision(marker) => {
+                let word = word(marker)?;
+                let removed = removed_decision(&key, &word, marker.clone())?;
+                self.put_receipt(tx, seq, &by, at.judging_ms, removed)
+            }
+        }
     }
 }
 
@@ -188,24 +198,35 @@ pub(super) fn due_ms(cleared: &ClearedLease, at: &ClockReading) -> u64 {
     cleared.lease.due_ms(at.back_ms)
 }
 
-/// The holder that it was taken from; for a decision, the word of the decision.
-fn owner(gone: &Gone) -> Result<Name> {
-    match gone {
-        Gone::Lease(cleared) => Ok(cleared.lease.owner.clone()),
-        Gone::Decision(marker) => Name::new(marker.decision.as_str()),
-    }
+/// What a receipt of a decision has for its owner.
+pub(super) fn word(marker: &DecisionMarker) -> Result<Name> {
+    Name::new(marker.decision.as_str())
 }
 
-fn removed<'a>(
+pub(super) fn removed_lease<'a>(key: &'a Name, cleared: &'a ClearedLease) -> Tried<Removed<'a>> {
+    let ClearedLease { token, lease, staged } = cleared;
+    let staged = staged.as_ref().map(serde_json::to_string).transpose()?;
+    Ok(Removed {
+        key,
+        owner: &lease.owner,
+        incarnation: token.0,
+        reason: Reason::LeaseExpired,
+        deadline_ms: lease.deadline_ms,
+        what: RemovedFields::Lease {
+            ttl_ms: lease.ttl_ms,
+            acquired_ms: lease.acquired_ms,
+            request: lease.request.as_ref().map(Name::as_str),
+            staged: staged.map(Cow::Owned),
+        },
+    })
+}
+
+pub(super) fn removed_decision<'a>(
     key: &'a Name,
-    owner: &'a Name,
-    subject: &Subject,
-    gone: &Gone,
+    word: &'a Name,
+    marker: DecisionMarker,
 ) -> Tried<Removed<'a>> {
-    let (incarnation, deadline_ms) = match gone {
-        Gone::Lease(cleared) => (cleared.token.0, cleared.lease.deadline_ms),
-        Gone::Decision(marker) => (0, marker.deadline_ms),
-    };
-    let what = serde_json::to_value(gone)?;
-    Ok(Removed { key, owner, incarnation, reason: subject.reason(), deadline_ms, what })
+    let (reason, deadline_ms) = (Reason::DecisionExpired, marker.deadline_ms);
+    let what = RemovedFields::json(&Gone::Decision(marker))?;
+    Ok(Removed { key, owner: word, incarnation: 0, reason, deadline_ms, what })
 }

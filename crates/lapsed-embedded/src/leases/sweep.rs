@@ -5,11 +5,13 @@
 //! sweeper. Each is a job, and jobs are serial; the row is judged again inside the job that clears
 //! it.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lapsed_core::leases::rules::{ClockReading, DecisionMarker, LeaseRecord};
-use lapsed_core::leases::{LeaseKey, RemovedLease, Subject};
+use lapsed_core::clock::Clock;
+use lapsed_core::leases::Subject;
+use lapsed_core::leases::rules::{ClearedLease, ClockReading, DecisionMarker, LeaseRecord};
 use lapsed_core::owner::Incarnation;
 use lapsed_core::receipt::{Reason, Receipt};
 use lapsed_core::sweep::{
@@ -20,8 +22,9 @@ use lapsed_core::{Error, Name, Result, SystemId};
 
 use crate::fault::Tried;
 use crate::leases::due::{DuePosition, Term};
-use crate::leases::{Core, EmbeddedLeases};
-use crate::owners::batch::{Run, durable};
+use crate::leases::rows::{removed_decision, removed_lease, row_key, row_key_of, word};
+use crate::leases::{Core, EmbeddedLeases, record_row};
+use crate::owners::batch::{Carried, Run, durable};
 use crate::tx::Tx;
 
 /// The guard's result for a lease; `None`: it must be cleared.
@@ -51,11 +54,86 @@ fn judge_marker(marker: Option<&DecisionMarker>, at: &ClockReading) -> Option<Ou
     }
 }
 
+/// A lease that a batch has cleared, and the number of its receipt.
+struct Cleared {
+    seq: u64,
+    key: Name,
+    lease: ClearedLease,
+}
+
+impl Cleared {
+    fn position(&self) -> DuePosition {
+        DuePosition::new(self.lease.lease.deadline_ms, self.key.clone())
+    }
+}
+
+/// What became of a batch. The receipts of cleared leases are still missing in its answer: the sweep's own task makes them,
+/// so that callers do not wait for that.
+struct LeaseBatch {
+    carried: Carried,
+    cleared: Vec<Cleared>,
+    now_ms: u64,
+}
+
+impl LeaseBatch {
+    fn answer(self, core: &Core, batch: &BatchId) -> Tried<BatchAnswer> {
+        let (mut answer, _) = self.carried;
+        let mut cleared = self.cleared.iter();
+        for outcome in &mut answer.outcomes {
+            if matches!(outcome, Outcome::Reclaimed(None))
+                && let Some(Cleared { seq, key, lease }) = cleared.next()
+            {
+                let removed = removed_lease(key, lease)?;
+                let receipt = core.new_receipt(*seq, batch, self.now_ms, &removed)?;
+                *outcome = Outcome::Reclaimed(Some(Box::new(receipt)));
+            }
+        }
+        Ok(answer)
+    }
+}
+
 impl Core {
-    fn reclaim(&self, run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect) -> Tried<Outcome> {
+    /// Carries out a batch. What is cleared leaves the index of deadlines after the commit.
+    fn carry_out_batch(&self, tx: &mut Tx, batch: &Batch, clock: &dyn Clock) -> Tried<LeaseBatch> {
+        let (mut cleared, mut now_ms) = (Vec::new(), 0);
+        let carried = self.carry_out(tx, batch, clock, |run, tx, suspect| {
+            now_ms = run.now_ms;
+            self.reclaim(run, tx, suspect, &mut cleared)
+        })?;
+        let (due, waiters) = (self.due.clone(), self.waiters.clone());
+        let positions: Vec<DuePosition> = cleared.iter().map(Cleared::position).collect();
+        tx.then(move || {
+            let mut due = due.lock().unwrap_or_else(PoisonError::into_inner);
+            positions.iter().for_each(|position| due.remove(position));
+            drop(due);
+            waiters.ring_all(positions.iter().map(|position| &position.subject));
+        });
+        Ok(LeaseBatch { carried, cleared, now_ms })
+    }
+
+    fn reclaim(
+        &self,
+        run: &mut Run<'_>,
+        tx: &mut Tx,
+        suspect: &Suspect,
+        cleared: &mut Vec<Cleared>,
+    ) -> Tried<Outcome> {
         let at = ClockReading::exact(run.now_ms, run.back_ms);
+        if let Some(row) = row_key_of(&suspect.key)
+            && !tx.has_changed_row(&self.tables.leases, &row)
+        {
+            let position = DuePosition::new(suspect.deadline_ms, suspect.key.clone());
+            let known = self.due().record(&position);
+            // Whatever has changed in memory since the page was read is durable.
+            if let Some(record) = known {
+                return self.clear_lease(run, tx, suspect, (&row, record), &at, cleared);
+            }
+        }
         match Subject::parse(suspect.key.as_str())? {
-            Subject::Lease(key) => self.clear_lease(run, tx, suspect, &key, &at),
+            Subject::Lease(key) => {
+                let Some(record) = self.record(tx, &key)? else { return Ok(Outcome::Gone) };
+                self.clear_lease(run, tx, suspect, (&row_key(&key), record), &at, cleared)
+            }
             Subject::Decision(txn) => self.delete_marker(run, tx, &txn, &at),
         }
     }
@@ -65,21 +143,19 @@ impl Core {
         run: &mut Run<'_>,
         tx: &mut Tx,
         suspect: &Suspect,
-        key: &LeaseKey,
+        (row, mut record): (&[u8], LeaseRecord),
         at: &ClockReading,
+        cleared: &mut Vec<Cleared>,
     ) -> Tried<Outcome> {
-        let before = self.record(tx, key)?;
-        if let Some(outcome) = judge_lease(before.as_ref(), suspect, at) {
+        if let Some(outcome) = judge_lease(Some(&record), suspect, at) {
             return Ok(outcome);
         }
-        let Some(before) = before else { return Ok(Outcome::Gone) };
-        let mut record = before.clone();
         let decision = self.decide_stage(tx, &record, at)?;
-        let Some(cleared) = record.clear(at, decision) else { return Ok(Outcome::Gone) };
-        self.put_record(tx, key, Some(&before), &record)?;
-        let subject = Subject::Lease(key.clone());
-        let receipt = Core::note_in(run, tx, &subject, &RemovedLease::Lease(cleared))?;
-        Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
+        let Some(lease) = record.clear(at, decision) else { return Ok(Outcome::Gone) };
+        tx.put(&self.tables.leases, row, &record_row::write(&record)?)?;
+        let seq = run.write_receipt(tx, &removed_lease(&suspect.key, &lease)?)?;
+        cleared.push(Cleared { seq, key: suspect.key.clone(), lease });
+        Ok(Outcome::Reclaimed(None))
     }
 
     fn delete_marker(
@@ -95,8 +171,8 @@ impl Core {
         }
         let Some(marker) = marker else { return Ok(Outcome::Gone) };
         self.put_marker(tx, txn, Some(&marker), None)?;
-        let subject = Subject::Decision(txn.clone());
-        let receipt = Core::note_in(run, tx, &subject, &RemovedLease::Decision(marker))?;
+        let (key, word) = (Subject::Decision(txn.clone()).name(), word(&marker)?);
+        let receipt = run.receipt(tx, removed_decision(&key, &word, marker)?)?;
         Ok(Outcome::Reclaimed(Some(Box::new(receipt))))
     }
 }
@@ -191,12 +267,12 @@ impl Sweep for EmbeddedLeases {
         }
         let clock = self.owner_service.inner.clock.clone();
         let core = self.core.clone();
-        let job = move |tx: &mut Tx| {
-            let one =
-                |run: &mut Run<'_>, tx: &mut Tx, suspect: &Suspect| core.reclaim(run, tx, suspect);
-            core.carry_out(tx, &batch, &*clock, one)
-        };
-        Ok(self.owner_service.inner.writer.sweep(job, durable).await?.0)
+        let id = batch.id.clone();
+        let job = move |tx: &mut Tx| core.carry_out_batch(tx, &batch, &*clock);
+        let done = |batch: &LeaseBatch| durable(&batch.carried);
+        let batch = self.owner_service.inner.writer.sweep(job, done).await?;
+        let answer = batch.answer(&self.core, &id);
+        answer.map_err(|fault| fault.told(&self.owner_service.inner.disk.name))
     }
 
     async fn settle(&self, batch: &BatchId) -> Result<Vec<Receipt>> {

@@ -13,14 +13,16 @@ use std::time::Duration;
 use lapsed_core::Name;
 use lapsed_core::clock::Clock;
 use lapsed_core::owner::{Ending, Incarnation};
-use lapsed_core::receipt::{Evidence, Reason, Receipt, ReceiptId};
+use lapsed_core::receipt::{Reason, Receipt, ReceiptId};
 use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{Batch, BatchAnswer, BatchId, Outcome, Refusal, Suspect};
 
 use crate::fault::Tried;
 use crate::owners::OwnerTable;
 use crate::owners::slot::Slot;
+use crate::receipt_block::{BlockHead, BlockItem, BlockWriter};
 use crate::receipt_row;
+use crate::removed_fields::RemovedFields;
 use crate::services::term_holds;
 use crate::tables::{batch_key, number, pair};
 use crate::tx::Tx;
@@ -40,7 +42,7 @@ pub(crate) struct Removed<'a> {
     pub incarnation: u64,
     pub reason: Reason,
     pub deadline_ms: u64,
-    pub what: serde_json::Value,
+    pub what: RemovedFields<'a>,
 }
 
 /// A batch that is being carried out.
@@ -53,6 +55,7 @@ pub(crate) struct Run<'a> {
     began: Duration,
     first_seq: u64,
     next_seq: u64,
+    block: BlockWriter,
     ended: HashMap<u64, Arc<Slot>>,
     owners_ended: u64,
 }
@@ -130,6 +133,7 @@ impl OwnerTable {
             began,
             first_seq,
             next_seq: first_seq,
+            block: BlockWriter::default(),
             ended: HashMap::new(),
             owners_ended: 0,
         })
@@ -137,7 +141,31 @@ impl OwnerTable {
 }
 
 impl OwnerTable {
-    /// Writes a receipt under a number that was reserved for it.
+    /// A receipt under a number that was reserved for it.
+    pub fn new_receipt(
+        &self,
+        seq: u64,
+        by: &BatchId,
+        now_ms: u64,
+        removed: &Removed<'_>,
+    ) -> Tried<Receipt> {
+        let Removed { key, owner, incarnation, reason, deadline_ms, what } = removed;
+        Ok(Receipt {
+            id: ReceiptId { system: self.id.clone(), seq },
+            key: (*key).clone(),
+            owner: (*owner).clone(),
+            incarnation: Incarnation(*incarnation),
+            reason: *reason,
+            evidence: receipt_row::evidence(*deadline_ms, now_ms),
+            removed: what.to_json(owner.as_str(), *incarnation, *deadline_ms)?,
+            sweeper: by.sweeper.clone(),
+            batch: by.number,
+            at_ms: now_ms,
+            restored_ms: None,
+        })
+    }
+
+    /// Writes a receipt by itself.
     pub fn put_receipt(
         &self,
         tx: &mut Tx,
@@ -146,24 +174,7 @@ impl OwnerTable {
         now_ms: u64,
         removed: Removed<'_>,
     ) -> Tried<Receipt> {
-        let receipt = Receipt {
-            id: ReceiptId { system: self.id.clone(), seq },
-            key: removed.key.clone(),
-            owner: removed.owner.clone(),
-            incarnation: Incarnation(removed.incarnation),
-            reason: removed.reason,
-            evidence: Evidence {
-                clock: receipt_row::CLOCK.to_owned(),
-                deadline_ms: removed.deadline_ms,
-                judged_ms: now_ms,
-                late_ms: now_ms.saturating_sub(removed.deadline_ms),
-            },
-            removed: removed.what,
-            sweeper: by.sweeper.clone(),
-            batch: by.number,
-            at_ms: now_ms,
-            restored_ms: None,
-        };
+        let receipt = self.new_receipt(seq, by, now_ms, &removed)?;
         let row = receipt_row::write(&receipt)?;
         tx.put(&self.tables.receipts, &number(receipt.id.seq), &row)?;
         Ok(receipt)
@@ -194,15 +205,41 @@ impl Run<'_> {
         Ok(Ok(()))
     }
 
-    /// Writes the next receipt.
+    /// Writes the next receipt, together with others of this batch, and returns it.
     pub fn receipt(&mut self, tx: &mut Tx, removed: Removed<'_>) -> Tried<Receipt> {
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        self.owners.put_receipt(tx, seq, self.id, self.now_ms, removed)
+        let seq = self.write_receipt(tx, &removed)?;
+        self.owners.new_receipt(seq, self.id, self.now_ms, &removed)
     }
 
-    /// Records which receipts this batch wrote, if any.
-    pub fn note(&self, tx: &mut Tx) -> Tried<()> {
+    /// The same, but returns only its number.
+    pub fn write_receipt(&mut self, tx: &mut Tx, removed: &Removed<'_>) -> Tried<u64> {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        if self.block.is_full() {
+            self.put_block(tx)?;
+        }
+        self.block.add(&BlockItem {
+            seq,
+            key: removed.key.as_str(),
+            owner: removed.owner.as_str(),
+            incarnation: removed.incarnation,
+            reason: removed.reason,
+            deadline_ms: removed.deadline_ms,
+            removed: removed.what.clone(),
+            restored_ms: None,
+        });
+        Ok(seq)
+    }
+
+    fn put_block(&mut self, tx: &mut Tx) -> Tried<()> {
+        let (sweeper, batch) = (&*self.id.sweeper, self.id.number);
+        let head = BlockHead { at_ms: self.now_ms, sweeper, batch };
+        self.owners.put_block(tx, self.block.finish(&head))
+    }
+
+    /// Writes the receipts that were collected, and records which ones this batch wrote, if any.
+    pub fn note(&mut self, tx: &mut Tx) -> Tried<()> {
+        self.put_block(tx)?;
         let count = self.next_seq - self.first_seq;
         if count > 0 {
             let tables = &self.owners.tables;
@@ -213,7 +250,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn close(self, tx: &mut Tx, outcomes: Vec<Outcome>) -> Tried<Carried> {
+    fn close(mut self, tx: &mut Tx, outcomes: Vec<Outcome>) -> Tried<Carried> {
         self.note(tx)?;
         let held = self.clock.mono() - self.began;
         let answer = BatchAnswer { outcomes, owners_ended: self.owners_ended, held };

@@ -1,53 +1,23 @@
-//! Receipts on disk: reading, settling a batch, and pruning; also removes the records of owners
-//! that ended long ago.
+//! Settling a batch, and bounded housekeeping, which also removes the records of owners that ended
+//! long ago.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use lapsed_core::owner::Ending;
 use lapsed_core::receipt::{Receipt, ReceiptQuery, Retention};
 use lapsed_core::registry::rules::{IncarnationState, OwnerCase};
 use lapsed_core::sweep::{BatchId, Tidied, TidyLimits};
-use lapsed_core::{Kind, Result, SystemId};
+use lapsed_core::{Kind, Result};
 
-use crate::StoreState;
 use crate::fault::Tried;
-use crate::owners::load::open;
 use crate::owners::slot::Slot;
 use crate::owners::{OwnerService, OwnerTable};
-use crate::receipt_row;
 use crate::services::term_holds;
-use crate::snapshot::Cell;
-use crate::tables::{Tables, batch_key, held_key, number, split_pair, to_number};
+use crate::tables::{batch_key, held_key, number, split_pair, to_number};
 use crate::tx::Tx;
 
 /// How long the store remembers that a batch must not be carried out.
 const FORBIDDEN_KEPT_MS: u64 = 3_600_000;
-
-impl StoreState {
-    pub(crate) fn read_receipts(
-        &self,
-        id: &SystemId,
-        query: &ReceiptQuery,
-    ) -> Result<Vec<Receipt>> {
-        let read = || -> Tried<Vec<Receipt>> {
-            let txn = self.disk.read()?;
-            let Some(table) = open(&txn, &Tables::of(id).receipts)? else { return Ok(Vec::new()) };
-            let one = |row: Tried<(Cell, Cell)>| receipt_row::read(row?.1.value(), id);
-            match query.after {
-                Some(after) => {
-                    let from = number(after.saturating_add(1));
-                    table.range(&from[..]..)?.take(query.limit).map(one).collect()
-                }
-                None => {
-                    let to = number(query.before.unwrap_or(u64::MAX));
-                    table.range(..&to[..])?.rev().take(query.limit).map(one).collect()
-                }
-            }
-        };
-        read().map_err(|fault| fault.told(&self.disk.name))
-    }
-}
 
 impl OwnerService {
     /// The receipts that a batch wrote, if it was carried out; if not, it never will be. This is a
@@ -157,34 +127,6 @@ impl OwnerTable {
             }
         }
         Ok(ended)
-    }
-
-    fn prune_receipts(&self, tx: &mut Tx, limits: &TidyLimits, now_ms: u64) -> Tried<u64> {
-        let next = tx.take_numbers(&self.tables.next_receipt, 0)?;
-        let keep_from = next.saturating_sub(limits.retention.count);
-        let mut old: Vec<Receipt> = Vec::new();
-        let from = number(self.receipts_from.load(Ordering::Relaxed));
-        for row in tx.range(&self.tables.receipts, &from[..]..)?.take(limits.rows) {
-            let receipt = receipt_row::read(row?.1.value(), &self.id)?;
-            let aged = now_ms.saturating_sub(receipt.at_ms) > limits.retention.age_ms;
-            if receipt.id.seq >= keep_from && !aged {
-                break;
-            }
-            old.push(receipt);
-        }
-        for receipt in &old {
-            tx.remove(&self.tables.receipts, &number(receipt.id.seq))?;
-            let lost = held_key(receipt.incarnation.0, receipt.key.as_str());
-            tx.remove(&self.tables.lost, &lost)?;
-            tx.remove(&self.tables.batches, &batch_key(&receipt.sweeper, receipt.batch))?;
-        }
-        if let Some(last) = old.last().map(|receipt| receipt.id.seq) {
-            let receipts_from = self.receipts_from.clone();
-            tx.then(move || {
-                receipts_from.fetch_max(last + 1, Ordering::Relaxed);
-            });
-        }
-        Ok(old.len() as u64)
     }
 
     /// Removes at most `limit` records of what was taken from an incarnation; returns how many.

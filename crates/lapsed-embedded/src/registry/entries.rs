@@ -16,7 +16,6 @@ use crate::holder_index::Entry;
 use crate::owners::service::{begin, begun};
 use crate::owners::slot::Slot;
 use crate::owners::{UnlessEnded, unknown_claim};
-use crate::receipt_row;
 use crate::registry::{Core, EmbeddedRegistry};
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
@@ -151,10 +150,9 @@ impl Core {
     fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
         let id = ReceiptId { system: self.id.clone(), seq };
-        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+        let Some(receipt) = self.receipt(tx, seq)? else {
             return refused(format!("there is no receipt {id}, or it is past its retention"));
         };
-        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let (key, owner) = (&receipt.key, &receipt.owner);
         if receipt.restored_ms.is_some() {
             return refused(format!("`{key}` was put back from {id} before"));
@@ -180,8 +178,7 @@ impl Core {
             owner: owner.to_string(),
             incarnation: slot.incarnation,
         };
-        receipt.restored_ms = Some(now_ms);
-        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
+        self.note_restored(tx, &receipt, now_ms)?;
         Ok(answer)
     }
 }

@@ -11,13 +11,13 @@ use lapsed_core::sweep::{
     SuspectPage, Sweep, Tidied, TidyLimits,
 };
 use lapsed_core::{Result, SystemId};
-use serde_json::json;
 
 use crate::fault::Tried;
 use crate::owners::batch::{Removed, Run, durable};
 use crate::owners::slot::Slot;
 use crate::owners::suspects::{after, place};
 use crate::registry::{Core, EmbeddedRegistry};
+use crate::removed_fields::RemovedFields;
 use crate::tables::{held_key, number};
 use crate::tx::Tx;
 
@@ -62,7 +62,7 @@ impl Core {
             incarnation,
             reason: dead.reason,
             deadline_ms: dead.slot.deadline_ms(),
-            what: json!({ "registered_ms": dead.registered_ms }),
+            what: RemovedFields::Entry { registered_ms: dead.registered_ms },
         };
         let receipt = run.receipt(tx, removed)?;
         let seq = number(receipt.id.seq);

@@ -18,10 +18,9 @@ use crate::owners::load::open;
 use crate::owners::service::{begin, begun};
 use crate::owners::slot::Slot;
 use crate::owners::{UnlessEnded, unknown_claim};
-use crate::receipt_row;
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::{Core, EmbeddedSessions};
-use crate::tables::{SessionRow, number};
+use crate::tables::SessionRow;
 use crate::tx::Tx;
 
 /// What a receipt keeps of a session: everything that is needed to restore it.
@@ -234,12 +233,11 @@ impl Core {
     fn restore(&self, tx: &mut Tx, seq: u64) -> Tried<Restored> {
         let refused = |why: String| Ok(Restored::Refused { why });
         let receipt_id = ReceiptId { system: self.id.clone(), seq };
-        let Some(bytes) = tx.get(&self.tables.receipts, &number(seq))? else {
+        let Some(receipt) = self.receipt(tx, seq)? else {
             return refused(format!(
                 "there is no receipt {receipt_id}, or it is past its retention"
             ));
         };
-        let mut receipt = receipt_row::read(&bytes, &self.id)?;
         let id = receipt.key.clone();
         if receipt.restored_ms.is_some() {
             return refused(format!("`{id}` was put back from {receipt_id} before"));
@@ -263,8 +261,7 @@ impl Core {
             self.point(tx, broadcaster, &id)?;
         }
         self.put(tx, &id, None, &row)?;
-        receipt.restored_ms = Some(now_ms);
-        tx.put(&self.tables.receipts, &number(seq), &receipt_row::write(&receipt)?)?;
+        self.note_restored(tx, &receipt, now_ms)?;
         let (key, owner) = (id.to_string(), receipt.owner.to_string());
         Ok(Restored::Restored { key, owner, incarnation: receipt.incarnation.0 })
     }

@@ -21,6 +21,7 @@ use crate::owners::batch::{Removed, Run, durable};
 use crate::owners::load::open;
 use crate::owners::slot::Slot;
 use crate::owners::suspects::after;
+use crate::removed_fields::RemovedFields;
 use crate::sessions::operations::Kept;
 use crate::sessions::rows::disconnected_ms;
 use crate::sessions::suspects::NOBODY;
@@ -78,7 +79,7 @@ impl Core {
             profile: row.profile,
             was_current,
         };
-        let what = serde_json::to_value(&kept)?;
+        let what = RemovedFields::json(&kept)?;
         let removed = Removed {
             key: id,
             owner: kept.profile.broadcaster_user_id.as_ref().unwrap_or(id),

@@ -33,6 +33,7 @@ mod order;
 mod owner_handle;
 mod passes;
 mod races;
+mod receipt_blocks;
 mod sessions;
 mod sessions_crash;
 mod sessions_races;

@@ -1,8 +1,10 @@
-//! A folder that the previous version wrote (format 1, in which leases, receipts and jobs are JSON)
-//! is opened as it is, and is of format 3 from then on.
+//! A folder that an older version wrote is opened as it is, and is of format 4 from then on: one of format 1, in which
+//! leases, receipts and jobs are JSON; and one of format 3, in which every receipt is a row of its own, and whose process
+//! was killed, so that a part of it is only in the log.
 //!
-//! `tests/data/format-1.pages` is the file of such a folder without its empty pages: its length (8
-//! bytes, big-endian), then of each page its number (4 bytes) and its 4,096 bytes.
+//! `tests/data/format-N.pages` is the database file of such a folder without its empty pages: its length (8
+//! bytes, big-endian), then of each page its number (4 bytes) and its 4,096 bytes. `format-3.log` is the file of the log
+//! that was in use.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use lapsed_core::system::Restored;
 use lapsed_core::{Kind, Name, SystemId};
 use lapsed_embedded::{Embedded, Options};
 
-const PAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/format-1.pages");
+const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
 const PAGE: usize = 4_096;
 const TTL: Duration = Duration::from_secs(90);
 
@@ -32,9 +34,10 @@ fn id(kind: Kind, name: &str) -> SystemId {
     SystemId::new(kind, name).unwrap()
 }
 
-/// Writes the folder as the previous version left it.
-fn old_folder(dir: &Path) {
-    let pages = std::fs::read(PAGES).unwrap();
+/// Writes the folder as the version with that format left it.
+fn old_folder(dir: &Path, format: u64) {
+    let data = Path::new(DATA);
+    let pages = std::fs::read(data.join(format!("format-{format}.pages"))).unwrap();
     let length = u64::from_be_bytes(pages[..8].try_into().unwrap());
     let mut bytes = vec![0; length as usize];
     for page in pages[8..].chunks(4 + PAGE) {
@@ -43,6 +46,10 @@ fn old_folder(dir: &Path) {
     }
     std::fs::write(dir.join("lapsed.redb"), bytes).unwrap();
     std::fs::write(dir.join("format"), "lapsed, format 1\n").unwrap();
+    if format == 3 {
+        std::fs::copy(data.join("format-3.log"), dir.join("log.0")).unwrap();
+        std::fs::write(dir.join("log.1"), "").unwrap();
+    }
 }
 
 fn format_of(dir: &Path) -> u64 {
@@ -55,9 +62,9 @@ fn format_of(dir: &Path) -> u64 {
 }
 
 #[tokio::test]
-async fn a_folder_of_the_previous_version_is_opened_as_it_is() {
+async fn a_folder_of_format_1_is_opened_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    old_folder(folder.path());
+    old_folder(folder.path(), 1);
     assert_eq!(format_of(folder.path()), 1);
     // What the first opening rewrites, the second one reads.
     for opening in 0..2 {
@@ -70,7 +77,7 @@ async fn a_folder_of_the_previous_version_is_opened_as_it_is() {
         let notes = NoteStore::notes(&store, &devices, &name("audit"), query).await.unwrap();
         assert_eq!(notes[0].text, "written by the old version");
         store.close().unwrap();
-        assert_eq!(format_of(folder.path()), 3);
+        assert_eq!(format_of(folder.path()), 4);
     }
 }
 
@@ -126,4 +133,48 @@ async fn jobs_are_there(store: &Embedded) {
         }
     }
     assert_eq!(holders, ["worker-2"]);
+}
+
+#[tokio::test]
+async fn a_folder_of_format_3_is_opened_with_what_is_only_in_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    old_folder(folder.path(), 3);
+    for opening in 0..2 {
+        let store = Embedded::open(folder.path(), Options::default()).unwrap();
+        let registry = store.registry(id(Kind::Registry, "devices"), TTL).unwrap();
+        let leases = store.leases(id(Kind::Leases, "locks"), TTL).unwrap();
+        let keys = ["kept-1", "kept-2", "lost-1", "lost-3"].map(name);
+        let found = registry.find(&keys).await.unwrap();
+        let holders: Vec<_> =
+            found.iter().map(|entry| entry.as_ref().map(|it| it.holder.owner.as_str())).collect();
+        assert_eq!(holders, [Some("alive"), Some("alive"), None, None], "opening {opening}");
+        let devices = receipts(&store, Kind::Registry, "devices").await;
+        assert_eq!(devices, [(1, "lost-1"), (2, "lost-2"), (3, "lost-3")].map(owned));
+        let locks = receipts(&store, Kind::Leases, "locks").await;
+        assert_eq!(locks, [(1, "ns/over"), (2, "ns/short")].map(owned));
+        let token = async |key| {
+            let key = LeaseKey::new("ns", key).unwrap();
+            leases.peek(&key).await.unwrap().unwrap().token.0
+        };
+        assert_eq!((token("held").await, token("free").await), (1, 1));
+        assert_eq!((token("over").await, token("short").await), (2, 2));
+        // A receipt that is a row of its own is restored and marked as before.
+        let restored = registry.restore(3).await.unwrap();
+        assert!(matches!(restored, Restored::Refused { .. }), "`late` is not alive: {restored:?}");
+        let again = registry.restore(1).await.unwrap();
+        assert!(matches!(again, Restored::Refused { .. }), "{again:?}");
+        drop((registry, leases));
+        store.close().unwrap();
+        assert_eq!(format_of(folder.path()), 4);
+    }
+}
+
+fn owned((seq, key): (u64, &str)) -> (u64, String) {
+    (seq, key.to_owned())
+}
+
+async fn receipts(store: &Embedded, kind: Kind, system: &str) -> Vec<(u64, String)> {
+    let query = ReceiptQuery { after: Some(0), limit: 9, ..ReceiptQuery::default() };
+    let receipts = store.receipts(&id(kind, system), query).await.unwrap();
+    receipts.iter().map(|receipt| (receipt.id.seq, receipt.key.to_string())).collect()
 }
