@@ -4,7 +4,6 @@ TOOLS := $(CURDIR)/.tools
 DENY  := $(TOOLS)/bin/cargo-deny
 DEB   := $(TOOLS)/bin/cargo-deb
 FUZZ  := $(TOOLS)/bin/cargo-fuzz
-MUTANTS := $(TOOLS)/bin/cargo-mutants
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 VERSION := $(shell sed -n '/^\[workspace.package\]/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 ARCHIVE := lapsed-$(VERSION)-$(shell uname -m)-linux-gnu
@@ -77,11 +76,9 @@ fuzz: $(FUZZ) ## what is read from outside, given anything: `make fuzz TARGET=ht
 			-max_total_time=$(or $(SECONDS),60) -timeout=20 -rss_limit_mb=4096 || exit 1; \
 	done
 
-# Rules, sweep, leader and brake of the core; the tests that need no server notice what is broken in them.
-mutants: servers $(MUTANTS) ## break rules, engine and scripts one place at a time; every survivor is in docs/mutants.md (hours; a part: `SHARD=0/20`)
-	$(MUTANTS) mutants --package lapsed-core --test-package lapsed-core,lapsed-embedded --baseline skip --timeout 300 \
-		$(foreach file,sweep.rs sweep/** leader.rs */rules.rs,-f 'crates/lapsed-core/src/$(file)') \
-		$(if $(SHARD),--shard $(SHARD)) -- --locked --lib --test all
+# Rules, sweep, leader and brake of the core, with the tests that need no server; then the scripts, with those that do.
+mutants: servers ## break rules, engine and scripts one place at a time; every survivor is in docs/mutants.md (hours; a part: `SHARD=0/20`)
+	scripts/rust_mutants.py $(if $(SHARD),--shard $(SHARD))
 	scripts/lua_mutants.py $(if $(SHARD),--shard $(SHARD))
 
 lint: $(DENY) ## fmt, clippy, each store of the library alone, rustdoc, licences, sources and advisories of dependencies
@@ -127,9 +124,6 @@ clean: ## remove what was built
 
 $(FUZZ):
 	$(CARGO) install cargo-fuzz --version 0.13.1 --locked --root $(TOOLS) --debug --quiet
-
-$(MUTANTS):
-	$(CARGO) install cargo-mutants --version 27.1.0 --locked --root $(TOOLS) --debug --quiet
 
 $(DENY):
 	$(CARGO) install cargo-deny --version 0.20.2 --locked --root $(TOOLS) --no-default-features --debug --quiet

@@ -5,8 +5,9 @@
   scripts/lua_mutants.py --shard 0/20           every twentieth, from the first on
   scripts/lua_mutants.py --only session_reclaim the mutants of one script, or of a folder (rescue/bullmq)
   scripts/lua_mutants.py --list                 what would be run
+  scripts/lua_mutants.py --jobs 6 --journal J   six at a time; those that the file J names as done are not run again
 
-A mutant is noticed if a test fails. A mutant that no test notices is a survivor: a test is missing, or
+A mutant is noticed if a test fails, fails once more by itself, and passes without the mutant. A mutant that no test notices is a survivor: a test is missing, or
 docs/mutants.md says why none can notice it. Tests that do not end in time prove nothing, because a busy
 machine looks the same: such a mutant is listed by itself, and is to be run again or looked at. Before the
 mutants, every set of tests is run without one; it must pass and contain a test.
@@ -16,14 +17,14 @@ lapsed-redis, which reads the changed text from the file that LAPSED_LUA_MUTANT 
 """
 
 import argparse
+import concurrent.futures
 import json
-import os
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
-import time
+
+import mutant_tests
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CRATE = ROOT / "crates/lapsed-redis"
@@ -38,10 +39,6 @@ FLIPS = {"<=": "<", "<": "<=", ">=": ">", ">": ">=", "==": "~=", "~=": "=="}
 COMPARISON = re.compile(r"(?<=\s)(<=|>=|==|~=|<|>)(?=\s)")
 # What is no code: comments and strings. Long brackets are not used in the scripts.
 NO_CODE = re.compile(r"--[^\n]*|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"")
-# How long the tests of one mutant may take at least, and as a multiple of what they take without one.
-PATIENCE_S = 240
-PATIENCE_TIMES = 4
-RAN = re.compile(r"test result: ok\. (\d+) passed")
 
 
 def scripts():
@@ -79,90 +76,74 @@ def mutants_of(script):
     return sorted(found, key=lambda mutant: mutant[0])
 
 
-def filters_of(script):
-    """The tests to run, in two rounds: the nearest ones, and for a survivor all of its kind."""
+def modules_of(script):
+    """The test modules to run, in two rounds: the nearest ones, and for a survivor the others of its kind."""
     name, folders = script.stem, script.relative_to(CRATE).parts
     if "library" in folders:
-        return ["functions"], ["functions", "languages", "inflight::on_valkey", "registry::on_valkey"]
+        return ["functions", "inflight_functions"], ["functions_versions", "languages", "absence", "clock_set_back"]
     if "rescue" in folders:
-        return [f"rescue::{folders[-2]}"], ["rescue", "boundary", "sidekiq"]
+        near = [f"rescue::{folders[-2]}"]
+        return near, ["rescue::drift", "rescue::faults", "rescue::own_recovery", "rescue::delays", "rescue::classes",
+                      "rescue::brake", "rescue::whereabouts", "rescue::steady", "boundary_of_others"]
     if name.startswith("rescue"):
-        return ["rescue"], ["rescue", "boundary", "inflight_adopt", "sidekiq"]
+        return ["rescue::streams", "rescue::resque"], ["rescue::bullmq", "rescue::asynq", "rescue::drift", "rescue::faults",
+                                                       "rescue::brake", "boundary_of_others"]
     if name.startswith("session"):
-        return ["sessions::on_valkey"], ["session"]
+        return ["sessions::on_valkey", "boundary"], ["sessions_adopt", "sessions_faults", "sessions_types",
+                                                     "sessions_migrate", "boundary_of_others"]
     if name.startswith("inflight_adopt"):
-        return ["inflight_adopt"], ["inflight", "sidekiq"]
+        near = ["inflight_adopt", "inflight_adopt_letters", "inflight_adopt_dead_set", "boundary_of_others"]
+        return near, ["inflight_adopt_observe", "inflight_adopt_faults", "inflight_adopt_sidekiq", "inflight_adopt_log",
+                      "sidekiq", "brake_of_jobs", "suspects_ahead"]
     if name.startswith(("inflight", "queues", "requests", "once")):
-        return ["inflight::on_valkey", "sessions::on_valkey"], ["inflight", "session"]
+        return ["inflight::on_valkey", "boundary"], ["sessions::on_valkey", "inflight_faults", "inflight_queues", "inflight_index",
+                                                     "inflight_functions", "inflight_together", "inflight_old_receipts",
+                                                     "inflight_child", "brake_of_jobs", "registry::on_redis_in_shards"]
     if name.startswith("mirror"):
-        return ["mirror"], ["mirror", "availability"]
+        near = ["mirror", "availability::on_valkey"]
+        return near, ["mirror_available", "mirror_faults", "mirror_listen", "mirror_model", "mirror_reads", "mirror_together"]
     native = ["registry::on_valkey", "notes", "boundary"]
-    return native, ["registry", "sessions::on", "adopt", "absence", "faults", "passes", "clock_set_back"]
+    others = ["adopt", "adopt_observe", "absence", "clock_set_back", "passes", "faults", "boundary_of_others",
+              "many_ended_owners", "old_receipts"]
+    if not name.startswith("registry"):
+        others += ["sessions::on_valkey", "inflight::on_valkey", "registry::on_redis_in_shards"]
+    return native, others
 
 
 def build():
-    command = ["cargo", "test", "--locked", "-p", "lapsed-redis", "--features", "mutants", "--test", "all"]
-    command += ["--no-run", "--message-format", "json"]
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
-    messages = [json.loads(line) for line in built.stdout.splitlines() if line.startswith("{")]
-    tests = [m for m in messages if m.get("executable") and m["target"]["name"] == "all"]
-    return tests[-1]["executable"]
+    return mutant_tests.built(ROOT, ["-p", "lapsed-redis", "--features", "mutants", "--test", "all"])["all"]
 
 
-def run(program, filters, mutant, patience_s):
-    """What the tests say: `failed`, `passed`, `late` if they do not end in time, `empty` if there are none,
-    or `broken` if the program ended in another way."""
-    env = dict(os.environ, RUST_BACKTRACE="0")
-    env.pop("LAPSED_LUA_MUTANT", None)
-    if mutant:
-        env["LAPSED_LUA_MUTANT"] = mutant
-    env.setdefault("RUST_TEST_THREADS", "16")
-    ends = time.monotonic() + patience_s
-    with tempfile.NamedTemporaryFile() as said:
-        process = subprocess.Popen([program, *filters], cwd=CRATE, env=env, stdout=said, stderr=subprocess.DEVNULL)
-        while True:
-            is_over = process.poll() is not None
-            told = pathlib.Path(said.name).read_text(errors="replace")
-            # The first failure is enough.
-            if "... FAILED" in told:
-                process.kill()
-                process.wait()
-                return "failed"
-            if is_over:
-                break
-            if time.monotonic() > ends:
-                process.kill()
-                process.wait()
-                return "late"
-            time.sleep(0.1)
-    passed = RAN.search(told)
-    if process.returncode != 0 or not passed:
-        return "broken"
-    return "passed" if int(passed.group(1)) > 0 else "empty"
+def outcome_of(program, tests, script, text):
+    """What one set of tests says about one mutant."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([script.read_text(), text], file)
+        file.flush()
+        return mutant_tests.outcome(program, tests, CRATE, {"LAPSED_LUA_MUTANT": file.name})
 
 
-def baselines(program, sets):
-    """How long each set of tests takes without a mutant; None if one of them proves nothing."""
-    took = {}
-    for filters in sorted(sets):
-        began = time.monotonic()
-        said = run(program, filters, None, 20 * PATIENCE_S)
-        took[filters] = time.monotonic() - began
-        if said != "passed":
-            print(f"{' '.join(filters)}: {said} without a mutant")
+def tests_of(program, sets):
+    """For each set of modules, those of its tests that pass without a mutant; None if a set proves nothing."""
+    listed, steady = mutant_tests.listed(program, CRATE), {}
+    for modules in sorted(sets):
+        tests = [test for test in listed if any(test.startswith(f"{module}::") for module in modules)]
+        steady[modules] = mutant_tests.steady(program, " ".join(modules), tests, CRATE)
+        if steady[modules] is None:
             return None
-    return took
+    return steady
 
 
-def outcome_of(program, script, file, took):
-    """`noticed`, `SURVIVES`, or `UNDECIDED` if a round did not end as tests end."""
-    undecided = False
-    for filters in map(tuple, filters_of(script)):
-        said = run(program, filters, file, max(PATIENCE_S, PATIENCE_TIMES * took[filters]))
-        if said == "failed":
-            return "noticed"
-        undecided = undecided or said != "passed"
-    return "UNDECIDED" if undecided else "SURVIVES"
+def chosen(arguments):
+    """The mutants to run, in the order of `--only`."""
+    wanted = []
+    for only in arguments.only or [""]:
+        for one in scripts():
+            folder = name_of(one).removesuffix(".lua").rsplit("/", 1)[0]
+            if one not in wanted and (only == one.stem or only in folder):
+                wanted.append(one)
+    mutants = [(script, *mutant) for script in wanted for mutant in mutants_of(script)]
+    shard, shards = map(int, arguments.shard.split("/"))
+    return mutants[shard::shards]
 
 
 def main():
@@ -170,36 +151,32 @@ def main():
     arguments.add_argument("--shard", metavar="K/N", default="0/1")
     arguments.add_argument("--only", action="append", metavar="SCRIPT")
     arguments.add_argument("--list", action="store_true")
+    arguments.add_argument("--jobs", type=int, default=4)
+    arguments.add_argument("--journal", type=pathlib.Path, help="what was run before; new outcomes are added")
+    arguments.add_argument("--nearest-only", action="store_true", help="leave out the second round")
+    arguments.add_argument("--program", help="the test program, if it is built already")
     arguments = arguments.parse_args()
-    wanted = [one for one in scripts()
-              if not arguments.only or any(only == one.stem or only in name_of(one).removesuffix(".lua").rsplit("/", 1)[0]
-                                           for only in arguments.only)]
-    mutants = [(script, *mutant) for script in wanted for mutant in mutants_of(script)]
-    shard, shards = map(int, arguments.shard.split("/"))
-    mutants = mutants[shard::shards]
+    mutants = chosen(arguments)
     if arguments.list:
         for script, line, what, _ in mutants:
             print(f"{name_of(script)}:{line}: {what}")
         print(f"{len(mutants)} mutants")
         return 0
-    program = build()
-    took = baselines(program, {tuple(filters) for script, *_ in mutants for filters in filters_of(script)})
-    if took is None:
-        return 2
-    by_outcome = {"noticed": [], "SURVIVES": [], "UNDECIDED": []}
-    for number, (script, line, what, text) in enumerate(mutants, 1):
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-            json.dump([script.read_text(), text], file)
-            file.flush()
-            outcome = outcome_of(program, script, file.name, took)
-        by_outcome[outcome].append(f"{name_of(script)}:{line}: {what}")
-        print(f"{number}/{len(mutants)} {outcome:9} {by_outcome[outcome][-1]}", flush=True)
-    survivors, undecided = by_outcome["SURVIVES"], by_outcome["UNDECIDED"]
-    print(f"{len(mutants)} mutants, {len(survivors)} survive, {len(undecided)} undecided")
-    for outcome in ("SURVIVES", "UNDECIDED"):
-        for mutant in by_outcome[outcome]:
-            print(f"  {outcome} {mutant}")
-    return 1 if survivors or undecided else 0
+    program = arguments.program or build()
+    journal = mutant_tests.Journal(arguments.journal)
+    rounds = 1 if arguments.nearest_only else 2
+    for number in range(rounds):
+        left = [mutant for mutant in mutants
+                if journal.is_open(f"{name_of(mutant[0])}:{mutant[1]}: {mutant[2]}", number)]
+        tests = tests_of(program, {tuple(modules_of(script)[number]) for script, *_ in left})
+        if tests is None:
+            return 2
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            runs = {pool.submit(outcome_of, program, tests[tuple(modules_of(script)[number])], script, text):
+                    f"{name_of(script)}:{line}: {what}" for script, line, what, text in left}
+            for done in concurrent.futures.as_completed(runs):
+                journal.note(runs[done], number, *done.result())
+    return journal.summary([f"{name_of(script)}:{line}: {what}" for script, line, what, _ in mutants])
 
 
 if __name__ == "__main__":
