@@ -155,3 +155,49 @@ impl Campaign {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    const TTL_MS: u64 = 15_000;
+
+    /// A term that was won at this moment of the clock.
+    fn won(clock: &ManualClock) -> Leadership {
+        let held = HeldTerm {
+            number: 7,
+            mono_until: clock.mono() + Duration::from_millis(TTL_MS),
+            wall_until_ms: clock.wall_ms() + TTL_MS,
+        };
+        let (_, held) = watch::channel(Some(held));
+        Leadership { clock: Arc::new(clock.clone()), held }
+    }
+
+    #[test]
+    fn at_its_very_end_a_term_is_no_longer_trusted() {
+        let clock = ManualClock::at(1_000);
+        let leadership = won(&clock);
+        clock.advance(Duration::from_millis(TTL_MS - 1));
+        assert_eq!(leadership.term(), Some(7));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(leadership.term(), None);
+    }
+
+    /// While a host sleeps its monotonic clock stands still, and a wall clock can be set back.
+    #[test]
+    fn trap_x8_each_clock_by_itself_ends_the_trust_in_a_term() {
+        let slept = ManualClock::at(1_000);
+        let leadership = won(&slept);
+        slept.jump_wall(TTL_MS as i64 - 1);
+        assert_eq!(leadership.term(), Some(7));
+        slept.jump_wall(1);
+        assert_eq!(leadership.term(), None, "by the wall clock it is over");
+
+        let set_back = ManualClock::at(1_000);
+        let leadership = won(&set_back);
+        set_back.jump_wall(-900);
+        set_back.advance(Duration::from_millis(TTL_MS));
+        assert_eq!(leadership.term(), None, "by the monotonic clock it is over");
+    }
+}

@@ -361,3 +361,34 @@ pub trait Sweep: Send + Sync {
 
     async fn tidy(&self, limits: TidyLimits) -> Result<Tidied>;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_word_of_a_report_has_a_meaning_of_its_own() {
+        let refusals = [
+            Refusal::Alive,
+            Refusal::Moved,
+            Refusal::StoreAway,
+            Refusal::NotLeader,
+            Refusal::Active,
+            Refusal::Unreadable,
+            Refusal::Busy,
+            Refusal::NotTaken,
+            Refusal::Newcomer,
+        ];
+        let words: BTreeSet<&str> = refusals
+            .map(Refusal::as_str)
+            .into_iter()
+            .chain(["gone", "in_doubt", "brake"])
+            .collect();
+        let meanings: BTreeSet<&str> =
+            words.iter().map(|word| Refusal::meaning(word).expect(word)).collect();
+        assert_eq!((words.len(), meanings.len()), (12, 12), "{meanings:?}");
+        assert_eq!(Refusal::meaning("of a newer version"), None);
+    }
+}

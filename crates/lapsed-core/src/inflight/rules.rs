@@ -354,6 +354,16 @@ mod tests {
     }
 
     #[test]
+    fn letters_and_sentences_tell_the_rules_apart() {
+        for words in [OnDeath::letter, OnDeath::outcome] {
+            let all: std::collections::BTreeSet<&str> =
+                OnDeath::ALL.iter().copied().map(words).collect();
+            assert_eq!(all.len(), OnDeath::ALL.len(), "{all:?}");
+            assert!(!all.contains(""));
+        }
+    }
+
+    #[test]
     fn words_parse_as_they_are_displayed() {
         for one in OnDeath::ALL {
             assert_eq!(one.as_str().parse::<OnDeath>().unwrap(), *one);

@@ -72,4 +72,22 @@ mod tests {
         let confirmed = AdoptObservation { confirmed_ms: Some(7), ..seen(0, 5) };
         assert!(!confirmed.is_observing());
     }
+
+    #[test]
+    fn a_sign_of_life_is_named_where_there_is_no_heartbeat() {
+        let owners = AdoptObservation {
+            of: "owners".to_owned(),
+            signs: "hb:*".to_owned(),
+            total: 5,
+            alive: 2,
+            seen_alive: 3,
+            ..Default::default()
+        };
+        assert_eq!(owners.wanted(), "were seen alive");
+        let said = owners.describe();
+        assert!(said.contains("2 of 5 owners have a heartbeat (hb:*), and 3 of them"), "{said}");
+        let jobs = AdoptObservation { sign: "a lock".to_owned(), ..owners };
+        assert_eq!(jobs.wanted(), "have a lock");
+        assert_eq!(jobs.describe(), "2 of 5 owners have a lock (hb:*)");
+    }
 }

@@ -94,6 +94,80 @@ fn the_brake_of_a_small_fleet_opens_by_itself() {
 }
 
 #[test]
+fn from_min_owners_on_the_share_decides() {
+    assert!(is_held_for_mass(&brake().pass(&census(1, 4, 6, 0))), "6 of 10 owners");
+    assert!(is_held_for_mass(&brake().pass(&entries(1, 10, 6, 6))), "6 of 10 entries");
+    assert_eq!(brake().pass(&entries(1, 9, 9, 9)), BrakeVerdict::Open, "too few entries");
+}
+
+#[test]
+fn deaths_without_anything_that_is_due_are_not_held() {
+    let over = Census { entries_died_recently: 20, ..entries(1, 4, 0, 0) };
+    assert_eq!(brake().pass(&over), BrakeVerdict::Open);
+}
+
+#[test]
+fn a_step_waits_for_half_an_interval_after_the_one_before() {
+    let brake = brake();
+    assert!(is_held_for_mass(&brake.pass(&census(0, 8, 12, 0))));
+    let step = |max| BrakeVerdict::Opening { max, of: Counted::Owners };
+    assert_eq!(brake.pass(&census(TTL_MS, 8, 12, 0)), step(2));
+    let next_ms = TTL_MS + EVERY_MS / 2;
+    let held = BrakeVerdict::Held { by: HeldBy::MassDeath, until_ms: Some(next_ms) };
+    assert_eq!(brake.pass(&census(next_ms - 1, 8, 10, 2)), held);
+    assert_eq!(brake.pass(&census(next_ms, 8, 10, 2)), step(4));
+}
+
+#[test]
+fn a_hold_lasts_for_the_threshold_that_was_set_last() {
+    let brake = brake();
+    brake.set_threshold(Duration::from_millis(2 * TTL_MS));
+    let held = BrakeVerdict::Held { by: HeldBy::MassDeath, until_ms: Some(2 * TTL_MS) };
+    assert_eq!(brake.pass(&census(0, 8, 12, 0)), held);
+}
+
+#[test]
+fn a_hold_is_for_whoever_is_overdue_since_its_end_at_the_latest() {
+    let hold = MassHold::begin(1_000, 90);
+    assert!(!hold.is_of_others(1_090));
+    assert!(hold.is_of_others(1_091));
+}
+
+#[test]
+fn the_last_verdict_and_the_setting_are_known() {
+    let brake = brake();
+    assert_eq!((brake.last(), brake.setting()), (None, BrakeSetting::Auto));
+    brake.order(over("a drill"));
+    let verdict = brake.pass(&census(1, 8, 12, 0));
+    let system = SystemId::new(crate::Kind::Registry, "r").unwrap();
+    brake.conclude(&system, &verdict, 1);
+    assert_eq!(brake.last(), Some(BrakeVerdict::Overridden { reason: "a drill".to_owned() }));
+    let overriding = over("a drill");
+    assert_eq!((overriding.as_str(), overriding.reason()), ("override", Some("a drill")));
+    assert_eq!((BrakeSetting::Hold.as_str(), BrakeSetting::Hold.reason()), ("hold", None));
+    assert_eq!(BrakeSetting::Auto.as_str(), "auto");
+}
+
+#[test]
+fn overdue_owners_are_spared_while_the_brake_holds() {
+    let brake = brake();
+    assert!(!brake.would_spare(&census(1, 12, 8, 0)));
+    assert!(brake.would_spare(&census(1, 8, 12, 0)));
+}
+
+#[test]
+fn shares_and_steps_are_above_0_and_at_most_1() {
+    for (share, is_valid) in
+        [(0.0, false), (-0.1, false), (0.01, true), (1.0, true), (1.01, false), (f64::NAN, false)]
+    {
+        let policy = BrakePolicy { share, ..BrakePolicy::default() };
+        assert_eq!(policy.check().is_ok(), is_valid, "share {share}");
+        let policy = BrakePolicy { step: share, ..BrakePolicy::default() };
+        assert_eq!(policy.check().is_ok(), is_valid, "step {share}");
+    }
+}
+
+#[test]
 fn more_than_the_share_at_once_is_held() {
     assert_eq!(brake().pass(&census(1, 9, 11, 0)), BrakeVerdict::Open, "0.55 exactly");
     assert!(is_held_for_mass(&brake().pass(&census(1, 8, 12, 0))));

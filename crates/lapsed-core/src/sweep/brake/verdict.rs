@@ -186,3 +186,34 @@ fn describe_held(by: HeldBy, until_ms: Option<u64>, now_ms: u64) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_verdict_says_what_it_allows() {
+        let held = BrakeVerdict::Held { by: HeldBy::MassDeath, until_ms: Some(7) };
+        assert_eq!((held.state(), held.is_open(), held.held_until_ms()), ("held", false, Some(7)));
+        assert_eq!((held.undeclared_max(), held.is_observing()), (Some(0), false));
+        let owners = BrakeVerdict::Opening { max: 3, of: Counted::Owners };
+        assert_eq!(
+            (owners.state(), owners.is_open(), owners.held_until_ms()),
+            ("opening", false, None)
+        );
+        assert_eq!((owners.undeclared_max(), owners.entries_max()), (Some(3), None));
+        let entries = BrakeVerdict::Opening { max: 3, of: Counted::Entries };
+        assert_eq!((entries.undeclared_max(), entries.entries_max()), (None, Some(3)));
+        assert!(
+            entries.describe(0).contains("3 entries") && owners.describe(0).contains("3 owners")
+        );
+        let open = BrakeVerdict::Overridden { reason: "a drill".to_owned() };
+        assert_eq!((open.state(), open.is_open(), open.entries_max()), ("open", true, None));
+        let observing = BrakeVerdict::Held { by: HeldBy::Observing, until_ms: None };
+        assert!(observing.is_observing() && observing.held_until_ms().is_none());
+        let words: BTreeSet<&str> = HeldBy::ALL.map(HeldBy::as_str).into();
+        assert!(words.len() == HeldBy::ALL.len() && !words.contains(""), "{words:?}");
+    }
+}
