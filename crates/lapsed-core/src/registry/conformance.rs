@@ -97,6 +97,7 @@ macro_rules! registry_conformance {
                 equal_to_now_counts_as_expired,
                 a_heartbeat_before_the_reclaim_wins,
                 trap_a1_a_key_registered_elsewhere_before_the_reclaim_is_not_taken,
+                trap_a1_keys_that_have_all_moved_before_the_reclaim_are_not_taken,
                 trap_a2_two_sweepers_count_each_reclaim_once,
                 trap_a6_pages_are_bounded_and_skip_entries_of_live_owners,
                 trap_x4_a_death_takes_effect_at_once_and_entries_go_in_batches,

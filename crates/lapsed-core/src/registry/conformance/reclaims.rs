@@ -63,6 +63,21 @@ pub async fn trap_a1_a_key_registered_elsewhere_before_the_reclaim_is_not_taken(
     assert_eq!(f.receipts().await.len(), 1);
 }
 
+/// The same where nothing of the batch is left to the dead owner: a store may judge such a batch as a whole.
+pub async fn trap_a1_keys_that_have_all_moved_before_the_reclaim_are_not_taken(f: RegistryFixture) {
+    f.holding("a", &["imei-1", "imei-2"]).await;
+    let c = f.start("c").await;
+    f.outlive(f.ttl, &[&c]).await;
+    let suspects = f.suspects().await;
+    f.register(&c, &["imei-1", "imei-2"]).await;
+    let answer = f.reclaim(suspects).await;
+    assert_eq!(answer.outcomes, vec![Outcome::Refused(Refusal::Moved); 2]);
+    for key in ["imei-1", "imei-2"] {
+        assert_eq!(f.holder(key).await, c.incarnation, "{key}");
+    }
+    assert!(f.receipts().await.is_empty());
+}
+
 /// Both see the same suspects; each counts only what the store says it did.
 pub async fn trap_a2_two_sweepers_count_each_reclaim_once(f: RegistryFixture) {
     let keys: Vec<String> = (0..200).map(|i| format!("k{i:03}")).collect();
