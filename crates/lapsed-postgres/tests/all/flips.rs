@@ -232,3 +232,22 @@ async fn receipts_are_pruned_by_age_and_number_a_bounded_part_at_a_time() {
     let seq = flipped(&b.flip(9, &newer).await[0]).0.id.seq;
     assert_eq!(b.receipts().await[0].id.seq, seq);
 }
+
+/// G3: somebody else holds a silent provider's row, and rolls back. A statement that skips locked rows would take
+/// "nothing there" for "nothing left": the flip waits instead, and nobody is missed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trap_g3_a_flip_waits_for_a_row_that_somebody_rolls_back() {
+    let b = Bench::new().await;
+    let states = b.there(&["free", "held"]).await;
+    b.age("1000 s");
+    let beat = "UPDATE mitra_online_status SET last_heartbeat_at = now() WHERE mitra_id = 'held'; \
+                SELECT pg_sleep(2); ROLLBACK; BEGIN";
+    let holding = b.hold(beat, 0.0).await;
+    let flips: Vec<Flip> = states.iter().map(flip_of).collect();
+    let answer = b.truth.flip(&batch(1), &flips, 60_000).await.unwrap();
+    holding.join().unwrap();
+    for answer in &answer {
+        assert!(!flipped(answer).1.online, "{answer:?}");
+    }
+    assert_eq!(b.receipts().await.len(), 2);
+}

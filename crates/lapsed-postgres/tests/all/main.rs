@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod adopted;
+mod bloat;
 mod clocks_apart;
 mod conformance;
 mod connection;
@@ -14,6 +15,7 @@ mod listening;
 mod noted_requests;
 mod notes;
 mod permissions;
+mod promotion;
 mod races;
 mod schema;
 mod services;
