@@ -22,27 +22,30 @@ end
 
 -- Since when an owner is known to show no sign of life, as lapsed noted it (false if it has not), and the last that the owner
 -- had done by then, if its system's keys tell.
+local silences = {}
 local function silent_since(owner, at)
-  local noted = once('silence of ' .. owner, function()
-    return redis.call('HGET', at.silence, owner)
-  end)
-  if not noted then
-    return false, ''
+  local known = silences[owner]
+  if not known then
+    local noted = redis.call('HGET', at.silence, owner)
+    known = noted and { string.match(noted, '^%d+') or '1e15', string.match(noted, ' (.*)$') or '' } or { false, '' }
+    silences[owner] = known
   end
-  return string.match(noted, '^%d+') or '1e15', string.match(noted, ' (.*)$') or ''
+  return known[1], known[2]
 end
 
 -- Whether a list has this element. The `at.count` that were added first are read once, because nearly all suspects are among them;
 -- the list has its oldest at the right.
 -- O(1), or O(elements to the right) for one that is not
+local oldest_of = {}
 local function is_listed(key, element, at)
-  local oldest = once('oldest of ' .. key, function()
-    local set = {}
+  local oldest = oldest_of[key]
+  if not oldest then
+    oldest = {}
     for _, one in ipairs(redis.call('LRANGE', key, -at.count - 20, -1)) do
-      set[one] = true
+      oldest[one] = true
     end
-    return set
-  end)
+    oldest_of[key] = oldest
+  end
   return oldest[element] or redis.call('LPOS', key, element, 'RANK', '-1')
 end
 
@@ -50,14 +53,19 @@ end
 local gathered = {}
 local gathered_lists = {}
 local function gather(command, key, ...)
-  local name = command .. ' ' .. key
-  local list = gathered[name]
+  local lists = gathered[command]
+  if not lists then
+    lists = {}
+    gathered[command] = lists
+  end
+  local list = lists[key]
   if not list then
     list = { command = command, key = key }
-    gathered[name], gathered_lists[#gathered_lists + 1] = list, list
+    lists[key], gathered_lists[#gathered_lists + 1] = list, list
   end
-  for _, word in ipairs({ ... }) do
-    list[#list + 1] = word
+  local count = #list
+  for i = 1, select('#', ...) do
+    list[count + i] = (select(i, ...))
   end
 end
 

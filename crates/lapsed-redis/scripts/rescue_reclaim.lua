@@ -98,14 +98,27 @@ local function is_usable(s)
 end
 
 -- When workers died with each job.
+local known_crashes
 local function crashes_of(n)
-  return once('crashes', function()
+  if not known_crashes then
     local ids = {}
     for i, s in ipairs(suspects) do
       ids[i] = s.id
     end
-    return every('HMGET', crashes, ids)
-  end)[n] or ''
+    known_crashes = every('HMGET', crashes, ids)
+  end
+  return known_crashes[n] or ''
+end
+
+-- The text of a time. Most jobs of a batch have the same ones.
+local texts = {}
+local function text_of(time)
+  local text = texts[time]
+  if not text then
+    text = whole(time)
+    texts[time] = text
+  end
+  return text
 end
 if act and not no then
   local first = suspects[1]
@@ -151,7 +164,7 @@ for n, s in ipairs(suspects) do
     local times = counting(known, window, now)
     local last = tonumber(times[#times])
     if not (s.crash_gap and last and now - last < s.crash_gap and s.began < last) then
-      times[#times + 1] = whole(now)
+      times[#times + 1] = text_of(now)
     end
     local moved
     s.did, s.extra, moved = decide(rule, '', '', true, #times, now - s.deadline)
@@ -182,7 +195,7 @@ local function write_receipts()
   for n, s in ipairs(reclaimed) do
     local i = #entry
     entry[i + 1], entry[i + 2], entry[i + 3], entry[i + 4] = 'k', s.id, 'o', s.owner
-    entry[i + 5], entry[i + 6], entry[i + 7], entry[i + 8] = 'd', whole(s.deadline), 'j', s.note
+    entry[i + 5], entry[i + 6], entry[i + 7], entry[i + 8] = 'd', text_of(s.deadline), 'j', s.note
     if s.did == 'x' then
       local tail = pack_tail('0', '', '', s.log, s.queue, s.payload or s.read_payload())
       entry[i + 9], entry[i + 10] = 'y', tail
@@ -205,7 +218,7 @@ end
 local failed
 if act and #reclaimed > 0 then
   write_receipts()
-  local log, log_at, died = {}, {}, {}
+  local log, log_at, died, dead = {}, {}, {}, {}
   -- A server does not undo a script that fails: an error with one job must not keep the others from their queues.
   local function carry_out(s)
     if s.did == 'p' and s.due then
@@ -235,8 +248,11 @@ if act and #reclaimed > 0 then
     end
     local id = s.next_id or s.crash_id or s.id
     log[#log + 1], log[#log + 2] = id, s.log
-    log_at[#log_at + 1], log_at[#log_at + 2] = whole(now), id
-    died[#died + 1], died[#died + 2] = whole(now), s.owner
+    log_at[#log_at + 1], log_at[#log_at + 2] = text_of(now), id
+    if not dead[s.owner] then
+      dead[s.owner] = true
+      died[#died + 1], died[#died + 2] = text_of(now), s.owner
+    end
   end
   each('HSET', crashes, log)
   each('ZADD', crashes_at, log_at)
@@ -265,7 +281,7 @@ local _, done = clock()
 local answer = { whole(now), whole(done - began), whole(first), table.concat(codes) }
 for _, s in ipairs(suspects) do
   if s.code == 'R' then
-    answer[#answer + 1] = whole(s.deadline)
+    answer[#answer + 1] = text_of(s.deadline)
     answer[#answer + 1] = s.note
   elseif s.code == 'U' then
     answer[#answer + 1] = s.text or 'it cannot be read'

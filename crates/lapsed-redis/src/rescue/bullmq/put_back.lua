@@ -62,10 +62,14 @@ local function take_out(s)
 end
 
 -- Whether the queue is paused, `concurrency`, and how many events are kept.
+local metas = {}
 local function meta_of(s)
-  return once(s.keys[7], function()
-    return redis.call('HMGET', s.keys[7], 'paused', 'concurrency', 'opts.maxLenEvents')
-  end)
+  local meta = metas[s.keys[7]]
+  if not meta then
+    meta = redis.call('HMGET', s.keys[7], 'paused', 'concurrency', 'opts.maxLenEvents')
+    metas[s.keys[7]] = meta
+  end
+  return meta
 end
 
 local function tell(s, ...)
@@ -95,6 +99,8 @@ local function count_stall(s, at)
   return false
 end
 
+-- Idle workers of a queue are woken once for all of its jobs.
+local marked = {}
 local function move_to_wait(s, front)
   local meta = meta_of(s)
   local to = (meta[1] and s.words[2] == '5') and s.keys[6] or s.keys[5]
@@ -102,9 +108,7 @@ local function move_to_wait(s, front)
   gather(front and 'RPUSH' or 'LPUSH', to, s.words[1])
   local full = meta[2] and redis.call('LLEN', s.keys[1]) >= tonumber(meta[2])
   if not meta[1] and not full then
-    once(s.keys[8], function()
-      return redis.call('ZADD', s.keys[8], '0', '0')
-    end)
+    marked[s.keys[8]] = marked[s.keys[8]] or redis.call('ZADD', s.keys[8], '0', '0')
   end
   tell(s, 'event', 'waiting', 'jobId', s.words[1], 'prev', 'active')
   tell(s, 'event', 'stalled', 'jobId', s.words[1])
