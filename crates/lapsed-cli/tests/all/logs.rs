@@ -33,6 +33,8 @@ fn every_json_log_line_is_an_object() {
     let reply = daemon.call("POST", path, Some(json!({}).to_string()), &asked);
     assert_eq!(reply.header("x-request-id"), "the-caller's-own");
     assert_eq!(daemon.get("/v1/sweeps/registry/nobody").status, 404);
+    let order = ["brake", "devices", "override", "--reason", "they are gone", "--yes"];
+    assert_eq!(daemon.run(&order).code, 0);
     let log = home.dir.path().join("log");
     assert_eq!(daemon.stop(), Some(0));
 
@@ -46,6 +48,9 @@ fn every_json_log_line_is_an_object() {
     let pass = &said(&lines, "pass")["fields"];
     assert_eq!((&pass["system"], &pass["kind"]), (&json!("devices"), &json!("registry")), "{pass}");
     assert_eq!((&pass["reclaimed"], &pass["stopped"]), (&json!(2), &json!("done")), "{pass}");
+    let brake = &said(&lines, "brake set by the operator")["fields"];
+    assert_eq!(brake["setting"], "override", "{brake}");
+    assert_eq!(brake["reason"], "they are gone", "{brake}");
     let requests = lines.iter().filter(|line| line["fields"]["message"] == "request");
     let ids: Vec<&Value> = requests.map(|line| &line["fields"]["request_id"]).collect();
     assert!(ids.contains(&&json!("the-caller's-own")), "{ids:?}");

@@ -376,7 +376,8 @@ impl LiveSystem {
             }
         };
         self.call("brake", self.store.set_brake(self.id(), setting.clone())).await?;
-        tracing::warn!(system = %self.id(), ?setting, "brake set by the operator");
+        let (word, reason) = (setting.as_str(), setting.reason());
+        tracing::warn!(system = %self.id(), setting = word, reason, "brake set by the operator");
         self.brake_status().await
     }
 
