@@ -181,7 +181,7 @@ impl Availability {
             sweep: self,
             store: self.store(),
             brake: &self.parts.brake,
-            holds: "sessions",
+            holds: ("session", "sessions"),
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Explanation {
     /// The key that the question was about.
     pub key: String,
     /// One word: `live`, `overdue`, `spared`, `dead`, `retired`, `reclaimed` or `unknown`; of a session
-    /// also `active`, `grace` or `orphan`, of a job `queued` or `dead_letter`, of a lease `free`, of a
+    /// also `active`, `grace`, `orphan` or `unindexed`, of a job `queued` or `dead_letter`, of a lease `free`, of a
     /// provider `available`, `full`, `offline`, `deactivated` or `unreadable`. Of a job of another job system, where no worker of it
     /// lives, that system's own word.
     pub verdict: String,

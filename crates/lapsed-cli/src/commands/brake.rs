@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal};
 
 use lapsed_core::SystemId;
+use lapsed_core::sweep::brake::HeldBy;
 
 use super::ask;
 use crate::backend::{Backend, resolve};
@@ -72,7 +73,13 @@ fn can_ask() -> bool {
 fn is_agreed(backend: &dyn Backend, id: &SystemId, yes: bool) -> Result<bool, Failure> {
     let all = backend.status()?;
     let mine = |s: &&SystemStatus| s.kind == id.kind.as_str() && s.system == id.name.to_string();
-    let would = all.iter().find(mine).map_or_else(String::new, would_reclaim);
+    let mine = all.iter().find(mine);
+    let held_by = mine.and_then(|status| status.brake.as_ref()?.held_by.as_deref());
+    if held_by == Some(HeldBy::Observing.as_str()) {
+        // It is refused, with what to do instead: no use in asking.
+        return Ok(true);
+    }
+    let would = mine.map_or_else(String::new, would_reclaim);
     if yes {
         stderr_lines(&would);
         return Ok(true);

@@ -187,7 +187,7 @@ fn describe_pass(status: &SystemStatus) -> String {
     };
     let released = match pass.released {
         0 => String::new(),
-        number => format!(", {} let go from dead owners", count(number)),
+        number => format!(", {} released from dead owners", count(number)),
     };
     let left_alone = match pass.left_alone() {
         none if none.is_empty() => none,

@@ -2,6 +2,7 @@
 
 use lapsed_core::SystemId;
 use lapsed_core::receipt::Reason;
+use lapsed_core::sweep::brake::HeldBy;
 use lapsed_core::sweep::{ListedSuspect, PassMode, PassReport, Refusal, Stopped};
 use serde::Serialize;
 
@@ -93,7 +94,7 @@ fn describe(id: &SystemId, report: &PassReport, grace_ms: Option<u64>, again: &s
 
 /// The line about references that dead owners held on entries which stay.
 fn released(report: &PassReport) -> String {
-    let verb = if report.dry_run { "would be let go" } else { "let go" };
+    let verb = if report.dry_run { "would be released" } else { "released" };
     let number = count(report.released);
     format!("{verb}: {number}{}", systems::of(report.kind).words().released)
 }
@@ -127,7 +128,7 @@ fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
         (Reason::OwnerDead, _) if entry.incarnation.0 == 0 => {
             "its owner has no heartbeat".to_owned()
         }
-        (Reason::OwnerDead, _) => format!("its owner's time ran out at {ended}"),
+        (Reason::OwnerDead, _) => format!("its owner's deadline was {ended}"),
         (Reason::OwnerRetired, _) => "its owner has retired".to_owned(),
         (Reason::Orphaned, Some(since)) => {
             format!("no client connected since {since}; its grace was over at {ended}")
@@ -141,26 +142,35 @@ fn why(entry: &ListedSuspect, grace_ms: Option<u64>) -> String {
         (Reason::NeverConnected, None) => format!("no client ever connected until {ended}"),
         (Reason::LeaseExpired, _) => format!("not renewed until {ended}"),
         (Reason::DecisionExpired, _) => format!("to be kept until {ended}"),
-        (Reason::HeartbeatStale, _) => format!("silent; its time ran out at {ended}"),
-        _ => format!("its time ran out at {ended}"),
+        (Reason::HeartbeatStale, _) => format!("silent; its deadline was {ended}"),
+        _ => format!("its deadline was {ended}"),
     }
 }
 
 /// The command to run next; `again` are the options that lead it to the same daemon or store.
 fn next_step(id: &SystemId, report: &PassReport, again: &str) -> Option<String> {
-    let detail = report.detail.as_deref().unwrap_or_default();
     match report.stopped {
-        Stopped::Brake if detail.contains("lapsed adopt") => Some(format!(
-            "Nothing is reclaimed while lapsed only observes. If the key names are right and those \
-             owners are really dead: lapsed adopt {id}{again}"
-        )),
-        Stopped::Brake if detail.contains("another process runs the pass") => {
-            Some("Wait until that pass has ended; no other override is needed.".to_owned())
-        }
-        Stopped::Brake => Some(format!(
-            "The brake holds back. If those owners are really dead: `lapsed brake {id} override \
-             --reason TEXT{again}`, then sweep again."
-        )),
+        Stopped::Brake => Some(match report.held_by {
+            Some(HeldBy::Observing) => format!(
+                "Nothing is reclaimed while lapsed only observes. If the key names are right and those \
+                 owners are really dead: lapsed adopt {id}{again}"
+            ),
+            Some(HeldBy::OtherPass) => {
+                "Wait until that pass has ended; no other override is needed.".to_owned()
+            }
+            Some(HeldBy::Operator) => format!(
+                "An operator holds the brake. `lapsed audit{again}` says who and when; `lapsed brake \
+                 {id} auto{again}` ends it."
+            ),
+            Some(HeldBy::StoreAway) => format!(
+                "Wait until then. If those owners are really dead: `lapsed brake {id} override \
+                 --reason TEXT{again}`, then sweep again."
+            ),
+            _ => format!(
+                "The brake holds back. If those owners are really dead: `lapsed brake {id} override \
+                 --reason TEXT{again}`, then sweep again."
+            ),
+        }),
         Stopped::Ops | Stopped::Runtime => {
             Some("There is more to do; the next pass continues where this one stopped.".to_owned())
         }

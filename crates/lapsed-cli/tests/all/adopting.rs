@@ -14,6 +14,7 @@ lapsed_testbed::steady_tests! {
     adopt_now_in_the_file_confirms_and_is_in_the_audit,
     adopt_is_refused_where_nothing_observes,
     explain_says_whether_a_heartbeat_is_gone_or_never_came,
+    explain_of_an_owner_says_the_same_as_of_its_entries,
     explain_names_a_heartbeat_that_never_expires,
     an_override_is_refused_while_lapsed_only_observes,
 }
@@ -195,16 +196,44 @@ fn explain_says_whether_a_heartbeat_is_gone_or_never_came() {
     let young = explained("imei-new");
     assert_eq!(
         (&young["verdict"], &young["facts"]["life"]["state"]),
-        (&"live".into(), &"newcomer".into())
+        (&"spared".into(), &"newcomer".into())
     );
     let mute = until("the end of its TTL", || {
         Some(explained("imei-new")).filter(|told| told["facts"]["life"]["state"] != "newcomer")
     });
     assert!(mute["because"].to_string().contains("never seen with a heartbeat"), "{mute}");
     assert_eq!(mute["verdict"], "overdue", "{mute}");
+    assert!(!mute["because"].to_string().contains("ran out"), "it never had one: {mute}");
+    assert!(mute["because"].to_string().contains("a pass every 1d"), "{mute}");
     server.command(&["DEL", "instance:heartbeat:i-1"]).unwrap();
     let gone = explained("imei-1-1");
     assert!(gone["because"].to_string().contains("was seen and is gone"), "{gone}");
+}
+
+fn explain_of_an_owner_says_the_same_as_of_its_entries() {
+    let server = server(Engine::Redis);
+    fleet(&server, "instance:heartbeat:");
+    server.command(&["HSET", "connections:registry", "imei-new", "i-new"]).unwrap();
+    let daemon = home(&server, "sweep = { every = \"1d\" }").serve();
+    fine(daemon.run(&["sweep", "devices"]));
+    let explained = |key: &str| fine(daemon.run(&["explain", "devices", key, "--json"])).json();
+    for key in ["imei-new", "i-new"] {
+        let young = explained(key);
+        let said = (&young["verdict"], &young["facts"]["life"]["state"]);
+        assert_eq!(said, (&"spared".into(), &"newcomer".into()), "{young}");
+    }
+    let living = explained("i-1");
+    assert_eq!(living["verdict"], "live", "{living}");
+    until("the end of its TTL", || {
+        (explained("i-new")["facts"]["life"]["state"] != "newcomer").then_some(())
+    });
+    for key in ["imei-new", "i-new"] {
+        let mute = explained(key);
+        assert_eq!(mute["verdict"], "overdue", "{mute}");
+        let because = mute["because"].to_string();
+        assert!(because.contains("never seen with a heartbeat"), "{mute}");
+        assert!(!because.contains("ran out"), "it never had one: {mute}");
+    }
 }
 
 fn explain_names_a_heartbeat_that_never_expires() {

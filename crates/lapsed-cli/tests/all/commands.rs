@@ -101,7 +101,7 @@ fn a_dry_run_names_what_the_real_pass_then_reclaims() {
     assert!(daemon.receipts().is_empty(), "a dry run leaves no trace");
 
     let people = daemon.run(&["sweep", "devices", "--dry-run"]);
-    for word in ["4 of 4 suspects would be reclaimed", "dead", "time ran out", "lapsed sweep"] {
+    for word in ["4 of 4 suspects would be reclaimed", "dead", "deadline was", "lapsed sweep"] {
         assert!(people.out.contains(word), "{word}: {people:?}");
     }
 
@@ -157,7 +157,15 @@ fn a_held_brake_exits_3_until_it_is_overridden() {
     let held = held.json();
     assert_eq!((&held["stopped"], &held["reclaimed"]), (&json!("brake"), &json!(0)));
     assert!(held["detail"].as_str().unwrap().contains("lapsed brake registry/devices override"));
+    assert_eq!(held["held_by"], "mass_death", "{held}");
     assert_eq!(daemon.run(&["sweep", "devices", "--dry-run"]).code, 3);
+    let told = daemon.run(&["explain", "devices", "k1"]).out;
+    assert!(told.contains("a pass every") && !told.contains("no pass has seen this"), "{told}");
+    daemon.run(&["brake", "devices", "hold"]);
+    let told = daemon.run(&["sweep", "devices"]);
+    assert!(told.out.contains("An operator holds the brake"), "{told:?}");
+    assert!(!told.out.contains("--reason"), "nobody is told to override a person: {told:?}");
+    daemon.run(&["brake", "devices", "auto"]);
     let status = daemon.run(&["status", "devices", "--json"]).json();
     assert_eq!(status["brake"]["held_by"], "mass_death", "{status}");
     assert!(

@@ -165,7 +165,7 @@ fn trap_e9_a_dead_workers_job_comes_back_and_its_late_completion_is_refused() {
         let dry = daemon.run(&["sweep", "jobs", "--dry-run"]);
         dry.out.contains("1 of 1 suspect would be recovered").then_some(dry.out)
     });
-    for word in ["JOB", "WORKER", "w1", "its owner's time ran out at"] {
+    for word in ["JOB", "WORKER", "w1", "its owner's deadline was"] {
         assert!(dry.contains(word), "{word}: {dry}");
     }
     let report = daemon.until_recovered();

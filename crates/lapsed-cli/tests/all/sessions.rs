@@ -206,7 +206,7 @@ fn trap_b5_the_references_of_a_dead_owner_go_with_it() {
     assert_eq!(report["reclaimed"], 0, "{report}");
     assert!(session(&daemon, "s1")["disconnected_ms"].is_u64());
     let last = daemon.run(&["status", "chat"]).out;
-    assert!(last.contains("1 let go from dead owners"), "{last}");
+    assert!(last.contains("1 released from dead owners"), "{last}");
     let lost =
         daemon.chat("connect", json!({ "session": "s1", "owner": "server", "incarnation": 1 }));
     lost.is_problem(409, "lost");

@@ -10,7 +10,7 @@ use crate::owner::Claim;
 use crate::receipt::{Reason, Receipt};
 use crate::sweep::Suspect;
 use crate::system::Explanation;
-use crate::system::explain::{BeatState, Explainer, RECEIPTS_SEARCHED, seconds};
+use crate::system::explain::{BeatState, Explainer, RECEIPTS_SEARCHED, of_incarnation, seconds};
 
 impl Inflight {
     pub(super) async fn explain_key(&self, key: &Name) -> Result<Explanation> {
@@ -122,7 +122,7 @@ impl Inflight {
     }
 
     pub(super) fn words(&self) -> Explainer<'_> {
-        self.parts.explainer(&self.calls, &*self.parts.entries, "jobs")
+        self.parts.explainer(&self.calls, &*self.parts.entries, ("job", "jobs"))
     }
 }
 
@@ -157,11 +157,10 @@ fn recovered(receipt: &Receipt) -> String {
         None => "taken back".to_owned(),
     };
     format!(
-        "there is no job `{}`; it was taken from `{}`, incarnation {} ({}, {:.1} s late) and {did}, \
-         receipt {}",
+        "there is no job `{}`; it was taken from `{}`{} ({}, {:.1} s late) and {did}, receipt {}",
         receipt.key,
         receipt.owner,
-        receipt.incarnation,
+        of_incarnation(receipt.incarnation),
         receipt.reason,
         seconds(receipt.evidence.late_ms),
         receipt.id

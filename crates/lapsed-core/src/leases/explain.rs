@@ -110,7 +110,7 @@ impl Leases {
     }
 
     fn words(&self) -> Explainer<'_> {
-        self.parts.explainer(&self.calls, &*self.parts.entries, "leases")
+        self.parts.explainer(&self.calls, &*self.parts.entries, ("lease", "leases"))
     }
 }
 

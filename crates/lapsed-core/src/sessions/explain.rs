@@ -47,10 +47,13 @@ impl Sessions {
                 self.words().obstacle(&mut because, refusal).unwrap_or("active")
             }
             None => {
+                let count = match session.references {
+                    1 => "1 reference".to_owned(),
+                    many => format!("{many} references"),
+                };
                 because.push(format!(
-                    "`{key}` has {} references; it is kept as long as there is one. A reference ends \
-                     when its owner disconnects it, or with its owner's incarnation",
-                    session.references
+                    "`{key}` has {count}; it is kept as long as there is one. A reference ends when \
+                     its owner disconnects it, or with its owner's incarnation"
                 ));
                 "active"
             }
@@ -127,7 +130,7 @@ impl Sessions {
     }
 
     pub(super) fn words(&self) -> Explainer<'_> {
-        self.parts.explainer(&self.calls, &*self.parts.entries, "references")
+        self.parts.explainer(&self.calls, &*self.parts.entries, ("reference", "references"))
     }
 }
 

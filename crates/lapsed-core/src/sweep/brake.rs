@@ -230,6 +230,11 @@ impl Brake {
         self.judge(&state, census, "").verdict
     }
 
+    /// Whether a pass has seen the mass death that this census shows, so that its hold has begun.
+    pub fn has_begun_hold(&self, census: &Census) -> bool {
+        hold_of(&self.lock().record, census).is_some()
+    }
+
     /// Whether the brake would spare an overdue owner right now. Changes nothing.
     pub fn would_spare(&self, census: &Census) -> bool {
         !self.judge(&self.lock(), census, "").verdict.is_open()

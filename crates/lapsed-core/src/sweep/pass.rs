@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::call_within;
 use crate::error::{Error, Result};
 use crate::stop::StopSignal;
-use crate::sweep::brake::BrakeVerdict;
+use crate::sweep::brake::{BrakeVerdict, HeldBy};
 use crate::sweep::policy::{BatchSize, SweepMode};
 use crate::sweep::report::{PassReport, Stopped};
 use crate::sweep::sweeper::{PassMode, Progress, Sweeper};
@@ -74,6 +74,7 @@ impl<'a> Run<'a> {
             owners_ended: 0,
             settled: 0,
             detail: None,
+            held_by: None,
             entries: Vec::new(),
             entries_cut: false,
         };
@@ -372,6 +373,7 @@ impl<'a> Run<'a> {
         }
         if self.act == PassMode::Reclaim && !self.held && parts.brake.is_held_by_operator() {
             self.report.detail = Some("the operator has held the brake meanwhile".to_owned());
+            self.report.held_by = Some(HeldBy::Operator);
             return Some(Stopped::Brake);
         }
         if self.overrides && !parts.brake.record().is_overridden_by(&self.sweeper.name) {

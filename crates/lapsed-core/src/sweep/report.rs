@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::name::{Kind, Name};
 use crate::owner::Incarnation;
 use crate::receipt::{Reason, ReceiptId};
+use crate::sweep::brake::HeldBy;
 use crate::sweep::{Outcome, Suspect};
 
 /// Why a pass stopped.
@@ -114,6 +115,9 @@ pub struct PassReport {
     /// A sentence that says what failed, or what the brake spares and until when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Why the brake holds, if `detail` is about the brake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<HeldBy>,
     /// The reclaimed entries, if the caller asked for a list. In a dry run: those that would be
     /// reclaimed; while the brake holds, those that it spares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -9,7 +9,7 @@ use crate::owner::{Ending, Incarnation, OwnerInfo};
 use crate::receipt::{Receipt, ReceiptQuery};
 use crate::store::Store;
 use crate::store_caller::StoreCaller;
-use crate::sweep::brake::Brake;
+use crate::sweep::brake::{Brake, HeldBy};
 use crate::sweep::{Batch, BatchId, Census, Outcome, PassMode, Refusal, Suspect, Sweep};
 use crate::system::Explanation;
 
@@ -22,8 +22,8 @@ pub struct Explainer<'a> {
     pub sweep: &'a dyn Sweep,
     pub store: &'a dyn Store,
     pub brake: &'a Brake,
-    /// Plural noun for what an owner of this system holds: `entries`, `references`.
-    pub holds: &'static str,
+    /// What an owner of this system holds, in the singular and in the plural: `entry`, `entries`.
+    pub holds: (&'static str, &'static str),
 }
 
 /// What is known of the heartbeat of one incarnation.
@@ -35,6 +35,14 @@ pub struct BeatState {
     pub due_ms: u64,
     /// How long one heartbeat lasts, in milliseconds; 0 if that is not known.
     pub ttl_ms: u64,
+}
+
+/// How a sentence continues after the name of an owner: empty where the application writes the keys.
+pub fn of_incarnation(incarnation: Incarnation) -> String {
+    match incarnation {
+        Incarnation(0) => String::new(),
+        incarnation => format!(", incarnation {incarnation}"),
+    }
 }
 
 /// How a sentence refers to an owner. An application that writes its own keys has no incarnations.
@@ -52,16 +60,19 @@ impl Explainer<'_> {
 
     /// Explains why an owner is, or is not, dead.
     pub async fn owner(&self, key: &Name, owner: &OwnerInfo) -> Result<Explanation> {
-        let mut because = vec![format!(
-            "`{key}` is an owner; {} holds {} {}",
-            newest(owner.incarnation),
-            owner.held,
-            self.holds
-        )];
+        let mut because = vec![self.owner_sentence(key, owner)];
         let now_ms = self.census().await?.now_ms;
         let beat = BeatState { ended: owner.ended, due_ms: owner.due_ms, ttl_ms: owner.ttl_ms };
         let verdict = self.judge(&mut because, beat, now_ms).await?;
         Ok(self.explanation(key, verdict, because, json!(owner)))
+    }
+
+    /// What an owner holds, as a sentence.
+    pub fn owner_sentence(&self, key: &Name, owner: &OwnerInfo) -> String {
+        let (subject, held) = (newest(owner.incarnation), owner.held);
+        let (one, many) = self.holds;
+        let noun = if held == 1 { one } else { many };
+        format!("`{key}` is an owner; {subject} holds {held} {noun}")
     }
 
     /// Adds sentences about an incarnation's state to `because` and returns the verdict in one
@@ -82,7 +93,7 @@ impl Explainer<'_> {
             because.push(format!(
                 "that incarnation {how} {ago:.1} s ago; its {} are invalid and the next \
                  pass removes what is left of them",
-                self.holds
+                self.holds.1
             ));
             return Ok(word);
         }
@@ -95,6 +106,7 @@ impl Explainer<'_> {
                      spared for another {left:.1} s on the store's clock, because after an absence \
                      of the store every owner has a whole TTL to send one"
                 ));
+                because.extend(self.longer_hold(due_ms, now_ms).await?);
                 return Ok("spared");
             }
             because.push(match due_ms {
@@ -107,14 +119,25 @@ impl Explainer<'_> {
             });
             return Ok("live");
         }
+        let late = seconds(now_ms - due_ms);
         // In adopt mode no deadline is stored: all that is known is that there is no heartbeat.
-        because.push(match now_ms - due_ms {
-            0 => "it has no heartbeat now".to_owned(),
-            late_ms => {
-                format!("its heartbeat ran out {:.1} s ago on the store's clock", seconds(late_ms))
-            }
+        because.push(if now_ms == due_ms {
+            "it has no heartbeat now".to_owned()
+        } else if self.silent_since_return(due_ms, ttl_ms).await?.is_some() {
+            format!(
+                "it has sent no heartbeat since the store came back; the whole TTL that it had for \
+                 one ended {late:.1} s ago on the store's clock"
+            )
+        } else {
+            format!("its heartbeat ran out {late:.1} s ago on the store's clock")
         });
-        let verdict = self.brake.preview(&self.census().await?);
+        self.overdue(because, now_ms).await
+    }
+
+    /// What becomes of an owner whose time is over: a pass declares it dead, or the brake spares it.
+    pub async fn overdue(&self, because: &mut Vec<String>, now_ms: u64) -> Result<&'static str> {
+        let census = self.census().await?;
+        let verdict = self.brake.preview(&census);
         if verdict.undeclared_max().is_none() {
             because.push(
                 "the next pass that runs declares it dead, unless a heartbeat arrives first"
@@ -123,7 +146,20 @@ impl Explainer<'_> {
             return Ok("overdue");
         }
         because.push(format!("the brake is {}", self.brake.describe(&verdict, now_ms)));
+        if verdict.held_by() == Some(HeldBy::MassDeath) && !self.brake.has_begun_hold(&census) {
+            because
+                .push("no pass has seen this yet; that time begins with the next pass".to_owned());
+        }
         Ok("spared")
+    }
+
+    /// What the brake says if it holds for longer than an owner is spared until `due_ms`.
+    async fn longer_hold(&self, due_ms: u64, now_ms: u64) -> Result<Option<String>> {
+        let verdict = self.brake.preview(&self.census().await?);
+        let longer = verdict.held_until_ms().is_some_and(|until_ms| until_ms > due_ms);
+        Ok(longer.then(|| {
+            format!("then the brake spares it: {}", self.brake.describe(&verdict, now_ms))
+        }))
     }
 
     /// When the store came back from an absence, if nothing but that is why an owner is not due

@@ -90,12 +90,12 @@ impl<S: Sweep + ?Sized> SystemParts<S> {
         }
     }
 
-    /// Builds explanations. `holds` is the plural noun for what an owner of this system holds.
+    /// Builds explanations. `holds` is what an owner of this system holds, in the singular and in the plural.
     pub(crate) fn explainer<'a>(
         &'a self,
         calls: &'a StoreCaller,
         sweep: &'a dyn Sweep,
-        holds: &'static str,
+        holds: (&'static str, &'static str),
     ) -> Explainer<'a> {
         Explainer { calls, sweep, store: &*self.store, brake: &self.brake, holds }
     }

@@ -12,7 +12,7 @@ use lapsed_core::reconcile::ResumableReconcile;
 use lapsed_core::request::{KeptRequest, RequestId};
 use lapsed_core::schedule::StopSignal;
 use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::{Brake, BrakeRecord, BrakeSetting, BrakeVerdict};
+use lapsed_core::sweep::brake::{Brake, BrakeRecord, BrakeSetting, BrakeVerdict, HeldBy};
 use lapsed_core::sweep::policy::Policy;
 use lapsed_core::sweep::{Census, PassMode, PassReport, Stopped, Sweep, Sweeper};
 use lapsed_core::system::{Explanation, OwnerService, Restored, System};
@@ -25,10 +25,14 @@ use super::reconcile::{Reconciler, ReconcilerParts};
 use super::shapes::{BrakeStatus, Lag, SystemStatus, named};
 use crate::config::common::{AdoptStart, SystemSettings};
 use crate::config::origin::Show;
+use crate::config::units::show_span;
 use crate::stores::OpenStore;
 
 /// How many of the newest receipts the lag in the status is computed from.
 const LAG_SAMPLES: usize = 1_000;
+
+/// Verdicts of `explain` after which the next pass acts.
+const PASS_DECIDES: [&str; 5] = ["overdue", "dead", "retired", "orphan", "spared"];
 
 /// The longest reason of an override, in characters.
 const REASON_MAX: usize = 300;
@@ -293,27 +297,31 @@ impl LiveSystem {
             campaign.resign().await;
         }
         if report.detail.is_none() && report.stopped == Stopped::Done {
-            report.detail = self.held_words().await;
+            (report.held_by, report.detail) = self.held().await.unzip();
         }
         report.detail = report.detail.map(|words| named(&words, self.id()));
         *self.campaign.lock().expect("no holder of this lock panics") = campaign;
         report
     }
 
-    /// The brake's explanation, if the brake holds: a pass that reclaimed nothing may have found
+    /// Why the brake holds, and its explanation: a pass that reclaimed nothing may have found
     /// suspects that the brake protects.
-    async fn held_words(&self) -> Option<String> {
+    async fn held(&self) -> Option<(HeldBy, String)> {
         let census = self.census().await.ok().filter(|census| census.population > 0)?;
-        match self.verdict(&census) {
-            held @ BrakeVerdict::Held { .. } => Some(self.brake.describe(&held, census.now_ms)),
-            _ => None,
-        }
+        let verdict = self.verdict(&census);
+        Some((verdict.held_by()?, self.brake.describe(&verdict, census.now_ms)))
     }
 
     /// Explains why the entry `key` would, or would not, be reclaimed now.
     pub async fn explain(&self, key: &str) -> Result<Explanation> {
         self.refresh_brake().await?;
         let mut explanation = self.system.explain(key).await?;
+        if PASS_DECIDES.contains(&explanation.verdict.as_str()) {
+            let every = show_span(self.common.policy.every);
+            explanation.because.push(format!(
+                "a daemon runs a pass every {every} (sweep.every); `lapsed sweep SYSTEM` runs one now"
+            ));
+        }
         for sentence in &mut explanation.because {
             *sentence = named(sentence, self.id());
         }

@@ -16,7 +16,7 @@ use lapsed_server::print::{self, Table};
 
 pub(super) fn describe(config: &Config, stores: &[(&StoreConfig, State)]) -> String {
     let source = config.file.as_deref().unwrap_or("the default configuration");
-    let mut text = format!("{source} is right.\n\nserver: {}", config.server.url());
+    let mut text = format!("{source} is valid.\n\nserver: {}", config.server.url());
     text.push_str(match config.server.tokens.len() {
         0 if config.server.is_open() => ", for this machine only",
         1 => ", behind a token",

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[non_exhaustive]
 pub enum HeldBy {
     /// The operator's setting is `Hold`.
@@ -171,7 +172,7 @@ fn describe_held(by: HeldBy, until_ms: Option<u64>, now_ms: u64) -> String {
         }
         (HeldBy::StoreAway, _) => format!(
             "held{left}: the store was away, and its owners must first have had a whole threshold \
-             to beat again"
+             to send a heartbeat"
         ),
         (HeldBy::MassDeath, Some(_)) => format!(
             "held{left}: too many owners, or their entries, would be dead at once, which is likelier a fault of the network; \

@@ -119,6 +119,7 @@ impl Run<'_> {
         let counts = counts.map_or(String::new(), |counts| format!("{}; ", counts.describe()));
         self.report.detail =
             Some(format!("{counts}{}", self.sweeper.parts.brake.describe(verdict, census.now_ms)));
+        self.report.held_by = verdict.held_by();
         let held_back = census.suspects.saturating_sub(self.report.suspects);
         if held_back > 0 {
             self.report.suspects += held_back;

@@ -34,6 +34,7 @@ fn report(reclaimed: u64, stopped: Stopped) -> PassReport {
         owners_ended: 0,
         settled: 0,
         detail: None,
+        held_by: None,
         entries: Vec::new(),
         entries_cut: false,
     }
