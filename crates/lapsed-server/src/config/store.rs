@@ -59,7 +59,8 @@ impl TomlKeys<'_, '_> {
     fn check_own(&self, own: Option<&StoreDriver>) -> KeyResult<()> {
         let others = DRIVERS.iter().filter(|other| own.is_none_or(|own| own.name != other.name));
         let mut foreign = others.flat_map(|other| other.keys.iter().map(move |key| (other, *key)));
-        match foreign.find(|(_, key)| self.0.contains_key(*key)) {
+        let is_own = |key: &str| own.is_some_and(|own| own.keys.contains(&key));
+        match foreign.find(|(_, key)| self.0.contains_key(*key) && !is_own(key)) {
             Some((other, key)) => {
                 Err(WrongKey::of(key, &format!("is for {} only", other.keys_for)))
             }

@@ -18,7 +18,7 @@ use lapsed_redis::RegistryLayout;
 use serde::Deserialize;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::metrics::EvictedSeries;
+use self::metrics::RegistrySeries;
 use super::words::KindWords;
 use super::{Preset, SystemKind};
 use crate::config::ConfigError;
@@ -121,7 +121,7 @@ impl SystemKind for RegistryKind {
     }
 
     fn metrics(&self, clock: &Arc<dyn Clock>) -> Option<Box<dyn KindMetrics>> {
-        Some(Box::new(EvictedSeries::new(clock.clone())))
+        Some(Box::new(RegistrySeries::new(clock.clone())))
     }
 }
 

@@ -26,7 +26,8 @@ pub struct StoreDriver {
     pub example: &'static str,
     /// The forms of its addresses, which are listed when an address is not recognized.
     pub forms: &'static [&'static str],
-    /// The keys of `[store.NAME]` that only this driver has; a store of another driver that has one is refused.
+    /// The keys of `[store.NAME]` that this driver reads besides `url` and the time limits. A store of a driver that does not
+    /// list a key is refused if it has that key.
     pub keys: &'static [&'static str],
     /// The name, in that error, of the stores that these keys are for.
     pub keys_for: &'static str,
@@ -61,7 +62,8 @@ pub enum StoreUse {
     Exclusive,
     /// Other programs use the same server, so that a pass pauses between batches.
     Shared,
-    /// Each request costs money and may be throttled, so that batches are small and may take long.
+    /// Each request costs money and may be throttled, so that batches are small and may take long, and index and
+    /// truth are not compared on a schedule. Leases there are indexed in objects by time (`buckets`).
     PaidByRequest,
 }
 

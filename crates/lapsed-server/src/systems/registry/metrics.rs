@@ -16,7 +16,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::Registry as MetricRegistry;
 
 use crate::metrics::KindMetrics;
 use crate::metrics::labels::OfSystem;
@@ -87,26 +87,29 @@ fn drop_oldest(series: &mut HashMap<String, Series>) {
     }
 }
 
-/// The counter, shared with the metrics registry that collects it.
-pub struct EvictedSeries(Arc<Evicted>);
+/// The series that only registries have.
+pub struct RegistrySeries {
+    /// Shared with the metrics registry that collects it.
+    evicted: Arc<Evicted>,
+}
 
-impl EvictedSeries {
-    pub fn new(clock: Arc<dyn Clock>) -> EvictedSeries {
-        EvictedSeries(Arc::new(Evicted::new(clock)))
+impl RegistrySeries {
+    pub fn new(clock: Arc<dyn Clock>) -> RegistrySeries {
+        RegistrySeries { evicted: Arc::new(Evicted::new(clock)) }
     }
 }
 
-impl KindMetrics for EvictedSeries {
-    fn register(&self, to: &mut Registry) {
-        to.register_collector(Box::new(self.0.clone()));
+impl KindMetrics for RegistrySeries {
+    fn register(&self, to: &mut MetricRegistry) {
+        to.register_collector(Box::new(self.evicted.clone()));
     }
 
     fn owner_started(&self, owner: &Name) {
-        self.0.show(owner);
+        self.evicted.show(owner);
     }
 
     fn reclaimed(&self, _of: &OfSystem, receipt: &Receipt) {
-        self.0.count(receipt);
+        self.evicted.count(receipt);
     }
 }
 
@@ -146,7 +149,7 @@ mod tests {
     }
 
     fn scrape(evicted: &Arc<Evicted>) -> String {
-        let mut registry = Registry::default();
+        let mut registry = MetricRegistry::default();
         registry.register_collector(Box::new(evicted.clone()));
         let mut text = String::new();
         text::encode(&mut text, &registry).unwrap();
