@@ -80,7 +80,7 @@ impl Availability {
                 && let Err(error) = self.mirror_beats().await
             {
                 // The next round writes the newest heartbeats.
-                tracing::warn!(system = %self.parts.id, %error, "beats were not written down");
+                tracing::warn!(system = %self.parts.id, %error, "heartbeats were not written to the truth");
             }
         }
     }

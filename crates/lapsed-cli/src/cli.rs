@@ -97,7 +97,7 @@ pub enum Command {
     Explain(Explain),
     /// List the receipts of reclaimed entries: owner, time and evidence.
     Receipts(ReceiptsArgs),
-    /// Restore the entry that a receipt records as removed, if nobody else holds its key by now.
+    /// Restore the entry that a receipt records as removed, if its key is free; an entry of a registry also needs a living owner.
     Restore(Restore),
     /// List what operators did by hand (brakes, adoptions, passes, restores, dead letters), and who did it.
     Audit(audit::Audit),

@@ -80,7 +80,7 @@ impl AvailabilityBuilder {
             let beats = background_task.mirror_beats_every(BEATS_EVERY, &stop, || true);
             futures::future::join(background_task.watch(&stop), beats).await;
             if let Err(error) = background_task.mirror_beats().await {
-                tracing::warn!(%error, "the last heartbeats were not written down");
+                tracing::warn!(%error, "the last heartbeats were not written to the truth");
             }
         }));
         Ok(AvailabilitySystem { availability, running })

@@ -39,7 +39,7 @@ pub struct SchemaArgs {
     /// that keep their data in Postgres if not given.
     pub system: Option<String>,
 
-    /// Configuration file; without it, `print` uses the default table names.
+    /// Configuration file, which names the store and the tables. `apply` needs it; `print` uses the default table names without it.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 

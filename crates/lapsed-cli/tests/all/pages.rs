@@ -101,7 +101,7 @@ fn every_link_in_the_docs_has_a_target() {
 #[test]
 fn a_broken_link_is_reported() {
     let page = root("docs/guarantees.md");
-    let text = "# A heading, or two\n[a](#a-heading-or-two) [b](#no) [c](none.md) [d](operations.md#how-is-it-doing)\n\
+    let text = "# A heading, or two\n[a](#a-heading-or-two) [b](#no) [c](none.md) [d](operations.md#how-do-i-see-its-state)\n\
                 ```\n[e](code.md)\n```\n[f](operations.md#none)";
     let found = links(text);
     assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 2, 2, 2, 6]);

@@ -311,7 +311,7 @@ impl SystemPlan for AvailabilityPlan {
             };
             futures::future::join3(availability.watch(&stop), beats, following).await;
             if let Err(error) = availability.mirror_beats().await {
-                tracing::warn!(system = %id, %error, "the last beats were not written down");
+                tracing::warn!(system = %id, %error, "the last heartbeats were not written to the truth");
             }
         }))
     }

@@ -34,7 +34,7 @@ pub enum LeaseCommand {
     /// Acquire a lease and print its token.
     #[command(after_help = CODES)]
     Acquire(AcquireArgs),
-    /// Extend a lease by another TTL.
+    /// Set a lease's deadline to one TTL from now.
     #[command(after_help = CODES)]
     Renew(Renew),
     /// Release a lease; the next one gets a higher token.

@@ -94,7 +94,7 @@ where
     Ok(JsonAnswer(Many { results }))
 }
 
-/// Extends a lease by another TTL from now (`ttl_ms`, or the same as before).
+/// Sets a lease's deadline to one TTL from now (`ttl_ms`, or the same as before).
 #[utoipa::path(post, path = "/v1/leases/{name}/renew", tag = "leases",
     request_body = RenewBody,
     responses((status = 200, body = schemas::Grant),
