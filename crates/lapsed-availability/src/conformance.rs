@@ -16,6 +16,7 @@ pub mod reading;
 pub mod sessions;
 pub mod sweeps;
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +31,7 @@ use crate::{
     SessionRefusal, Source, Truth, Written,
 };
 use lapsed_core::clock::Clock;
+use lapsed_core::conformance::leading::LedSystem;
 use lapsed_core::conformance::{SystemFixture, TestStore, unique};
 use lapsed_core::name::{Name, SystemId};
 use lapsed_core::reconcile::IndexChange;
@@ -89,6 +91,11 @@ impl AvailabilityFixture {
         let on = TestStore { store: it.services(), ..on };
         let base = SystemFixture::new(it.sweep(), (), stale, on);
         AvailabilityFixture { it, truth, mirror, lose, make: Box::new(make), base }
+    }
+
+    /// The same system, for the stories about its leader.
+    pub fn led(self, term: Duration) -> (LedSystem, Box<dyn Any + Send + Sync>) {
+        self.base.led(term)
     }
 
     /// Seeded, for so long that no grace is running, with `stale_after_seconds` as the fixture says.
@@ -325,6 +332,7 @@ macro_rules! availability_conformance {
                 restoring_sets_online_unless_toggled_since,
                 a_pass_uses_current_settings,
                 trap_x7_pending_offline_of_a_lost_epoch_is_dropped,
+                trap_x5_leaders_that_stall_within_a_pass_flip_nobody_more,
             ],
             healing: [
                 trap_c1_seeding_does_not_revive_silent_providers,

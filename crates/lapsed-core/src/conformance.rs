@@ -4,6 +4,7 @@
 //! A suite's cases and the steps that only its system has stay with that system.
 
 mod fixture;
+pub mod leading;
 pub mod unanswered;
 mod watched_sweep;
 

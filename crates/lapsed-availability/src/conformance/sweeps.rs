@@ -1,12 +1,14 @@
 //! Cases about setting silent providers offline.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 
 use super::{AvailabilityFixture, has_beat, name};
 use crate::rules::SettingsPatch;
 use crate::{Availability, Flip, ProviderBeat, Source};
+use lapsed_core::conformance::leading::leaders_that_stall_within_a_pass_reclaim_nothing_more;
 use lapsed_core::name::Name;
 use lapsed_core::receipt::Reason;
 use lapsed_core::schedule::StopSignal;
@@ -356,4 +358,14 @@ pub async fn trap_x7_pending_offline_of_a_lost_epoch_is_dropped(b: AvailabilityF
     let (state, seen) = (b.state(&id).await, b.seen(&id).await);
     assert!(!state.online && !seen.online && seen.pending_offline.is_none(), "{state:?} {seen:?}");
     b.agree().await;
+}
+
+/// Stopped between any two of its calls, until its term is over.
+pub async fn trap_x5_leaders_that_stall_within_a_pass_flip_nobody_more(f: AvailabilityFixture) {
+    for id in ["a", "b", "c", "d", "e", "f", "g"] {
+        f.online(id).await;
+    }
+    f.silence().await;
+    let (led, _keep) = f.led(Duration::from_millis(600));
+    leaders_that_stall_within_a_pass_reclaim_nothing_more(led, 7).await;
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use super::leading::LedSystem;
 use super::{name, unique};
 use crate::clock::ManualClock;
 use crate::owner::{Claim, OwnerStore};
@@ -102,6 +103,12 @@ pub fn policy() -> Policy {
 impl<O> SystemFixture<O> {
     pub fn new(sweep: Arc<dyn Sweep>, owners: O, ttl: Duration, on: TestStore) -> Self {
         SystemFixture { on, sweep, owners, ttl }
+    }
+
+    /// The same system, for the stories about its leader, and what must be kept until they end.
+    pub fn led(self, term: Duration) -> (LedSystem, Box<dyn Any + Send + Sync>) {
+        let SystemFixture { on: TestStore { store, advance, keep }, sweep, .. } = self;
+        (LedSystem { store, sweep, advance: Arc::new(advance), term }, keep)
     }
 
     /// The TTL and the store, for another system on it.

@@ -16,10 +16,12 @@ pub mod holding;
 pub mod records;
 pub mod sweeps;
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::conformance::leading::LedSystem;
 use crate::conformance::{SystemFixture, TestStore};
 pub use crate::conformance::{batch_id, keys_of, name, policy, unique};
 use crate::leases::rules::StagedState;
@@ -59,6 +61,11 @@ impl LeasesFixture {
     ) -> Self {
         let base = SystemFixture::new(leases.clone(), (), ttl, on);
         LeasesFixture { leases, coarse, open_forgetting, base }
+    }
+
+    /// The same leases, for the stories about their leader.
+    pub fn led(self, term: Duration) -> (LedSystem, Box<dyn Any + Send + Sync>) {
+        self.base.led(term)
     }
 
     /// The fixture after its store has served for long enough that no store-away grace is running.
@@ -246,6 +253,7 @@ macro_rules! leases_conformance {
                 a_held_brake_spares_everything,
                 a_step_or_an_override_of_the_brake_is_given_to_one,
                 trap_x5_a_stalled_leader_is_refused_by_the_store,
+                trap_x5_leaders_that_stall_within_a_pass_reclaim_nothing_more,
             ],
             forgetting: [
                 trap_d5_a_forgotten_key_starts_above_its_old_tokens,

@@ -9,10 +9,12 @@ pub mod owners;
 pub mod reclaims;
 pub mod records;
 
+use std::any::Any;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::conformance::leading::LedSystem;
 use crate::conformance::{SystemFixture, TestOwners, TestStore};
 pub use crate::conformance::{batch_id, keys_of, name, names, policy};
 use crate::owner::{Claim, Incarnation};
@@ -35,6 +37,11 @@ impl RegistryFixture {
     pub fn new(registry: Arc<dyn RegistryStore>, ttl: Duration, on: TestStore) -> Self {
         let base = SystemFixture::new(registry.clone(), registry.clone() as TestOwners, ttl, on);
         RegistryFixture { registry, base }
+    }
+
+    /// The same registry, for the stories about its leader.
+    pub fn led(self, term: Duration) -> (LedSystem, Box<dyn Any + Send + Sync>) {
+        self.base.led(term)
     }
 
     /// The fixture after its store has served for long enough that no store-away grace is running.
@@ -102,6 +109,8 @@ macro_rules! registry_conformance {
                 trap_a6_pages_are_bounded_and_skip_entries_of_live_owners,
                 trap_x4_a_death_takes_effect_at_once_and_entries_go_in_batches,
                 trap_x5_a_stalled_leader_is_refused_by_the_store,
+                trap_x5_leaders_that_stall_within_a_pass_reclaim_nothing_more,
+                trap_d11_a_pass_that_stops_within_a_page_leaves_the_cursor_before_it,
                 a_dry_run_lists_what_a_pass_reclaims,
                 a_pass_that_stops_early_resumes,
                 the_same_suspect_twice_in_a_batch_is_reclaimed_once,

@@ -2,83 +2,16 @@
 //! store.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use lapsed_core::clock::{Clock, ManualClock};
-use lapsed_core::leader::{Campaign, Leadership, Term, TermOptions};
-use lapsed_core::notes::NoteStore;
-use lapsed_core::receipt::{Receipt, ReceiptQuery};
+use lapsed_core::clock::ManualClock;
+use lapsed_core::conformance::leading::{Answering, CampaignsBy};
+use lapsed_core::leader::{Campaign, Leadership, TermOptions};
 use lapsed_core::registry::conformance::RegistryFixture;
 use lapsed_core::schedule::StopSignal;
-use lapsed_core::store::{Store, StoreInfo};
-use lapsed_core::sweep::brake::BrakeRecord;
+use lapsed_core::store::Store;
 use lapsed_core::sweep::policy::{Policy, SweepMode};
 use lapsed_core::sweep::{PassMode, Stopped, Sweeper, SweeperParts};
-use lapsed_core::{Error, Result, SystemId};
-
-/// A real store that answers campaigns late, or not all of them.
-struct CampaignsBy {
-    store: Arc<dyn Store>,
-    answering: Answering,
-    campaigns: AtomicUsize,
-}
-
-enum Answering {
-    /// Two seconds later.
-    Late(ManualClock),
-    /// Every second campaign fails: in turn it does not arrive, and its answer is lost.
-    EveryOther,
-}
-
-impl CampaignsBy {
-    fn new(store: Arc<dyn Store>, answering: Answering) -> Arc<Self> {
-        Arc::new(CampaignsBy { store, answering, campaigns: AtomicUsize::new(0) })
-    }
-}
-
-#[async_trait]
-impl Store for CampaignsBy {
-    async fn info(&self) -> Result<StoreInfo> {
-        self.store.info().await
-    }
-    async fn receipts(&self, system: &SystemId, query: ReceiptQuery) -> Result<Vec<Receipt>> {
-        self.store.receipts(system, query).await
-    }
-    async fn receipt(&self, system: &SystemId, seq: u64) -> Result<Option<Receipt>> {
-        self.store.receipt(system, seq).await
-    }
-    async fn campaign(&self, s: &SystemId, candidate: &str, ttl_ms: u64) -> Result<Option<Term>> {
-        let number = self.campaigns.fetch_add(1, Ordering::SeqCst);
-        if matches!(self.answering, Answering::EveryOther) && number % 4 == 1 {
-            let (store, what) = ("the store".to_owned(), "connection refused".to_owned());
-            return Err(Error::Unavailable { store, what });
-        }
-        let answer = self.store.campaign(s, candidate, ttl_ms).await;
-        match &self.answering {
-            Answering::Late(clock) => clock.sleep(Duration::from_secs(2)).await,
-            Answering::EveryOther if number % 4 == 3 => std::future::pending().await,
-            Answering::EveryOther => {}
-        }
-        answer
-    }
-    async fn term(&self, system: &SystemId) -> Result<Option<Term>> {
-        self.store.term(system).await
-    }
-    async fn resign(&self, system: &SystemId, term: u64) -> Result<()> {
-        self.store.resign(system, term).await
-    }
-    async fn brake(&self, system: &SystemId) -> Result<BrakeRecord> {
-        self.store.brake(system).await
-    }
-    async fn swap_brake(&self, system: &SystemId, next: &BrakeRecord) -> Result<bool> {
-        self.store.swap_brake(system, next).await
-    }
-    fn notes(&self) -> &dyn NoteStore {
-        self.store.notes()
-    }
-}
 
 const TERM: TermOptions =
     TermOptions { ttl: Duration::from_secs(15), timeout: Duration::from_secs(3) };
@@ -110,7 +43,10 @@ fn sweeper(
 #[tokio::test]
 async fn trap_x5_a_term_is_trusted_from_when_its_renewal_was_sent() {
     let (f, clock) = crate::fixture::in_memory();
-    let slow = CampaignsBy::new(f.store.clone(), Answering::Late(clock.clone()));
+    let slow = CampaignsBy::new(
+        f.store.clone(),
+        Answering::Late(Arc::new(clock.clone()), Duration::from_secs(2)),
+    );
     let (campaign, leadership) = candidate(&f, slow, &clock, "one");
     let renewing = tokio::spawn(async move {
         campaign.renew().await;
@@ -199,7 +135,7 @@ async fn trap_b12_neither_a_pass_nor_a_failed_renewal_delays_the_next_one() {
     let report = working.await.unwrap();
     assert_eq!((report.stopped, report.reclaimed), (Stopped::Done, 40), "80 s of work: {report:?}");
     assert_eq!(leading.term(), first, "one term all along");
-    let campaigns = unreliable.campaigns.load(Ordering::SeqCst);
+    let campaigns = unreliable.campaigns();
     assert!(campaigns >= 8, "{campaigns} campaigns, of which every second fails");
     stopper.stop();
     while !renewing.is_finished() {

@@ -59,3 +59,20 @@ availability_conformance!(
     fixture(Bench::new().await, next_mirror(&*VALKEY, &DATABASES)),
     steadily_async
 );
+
+/// B12: the terms of availability are in PostgreSQL.
+#[tokio::test]
+async fn trap_b12_failed_renewals_cost_no_term() {
+    use lapsed_core::conformance::leading::failed_renewals_cost_no_term;
+
+    lapsed_testbed::steadily_async(async || {
+        let f = fixture(Bench::new().await, memory_mirror(SystemClock::shared())).settled().await;
+        for id in ["a", "b", "c", "d", "e", "f"] {
+            f.online(id).await;
+        }
+        f.silence().await;
+        let (led, _keep) = f.led(Duration::from_secs(2));
+        failed_renewals_cost_no_term(led, 6).await;
+    })
+    .await;
+}

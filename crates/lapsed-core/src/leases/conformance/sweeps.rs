@@ -7,6 +7,7 @@ use futures::future::join;
 
 use super::{LeasesFixture, batch_id, done, json, key, keys, keys_of, policy, unique};
 use crate::Name;
+use crate::conformance::leading::leaders_that_stall_within_a_pass_reclaim_nothing_more;
 use crate::conformance::{SweepMoment, WatchedSweep};
 use crate::leases::{Acquired, Decision, LeaseKey, LeaseToken};
 use crate::receipt::Reason;
@@ -255,4 +256,14 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: LeasesFixture) 
     assert!(f.peek(&key("k")).await.expired);
     let current = f.reclaim_as(&batch(2), Some(second.number), suspects).await;
     assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))), "{current:?}");
+}
+
+/// Stopped between any two of its calls, until its term is over.
+pub async fn trap_x5_leaders_that_stall_within_a_pass_reclaim_nothing_more(f: LeasesFixture) {
+    let all: Vec<LeaseKey> = (0..7).map(|n| key(&format!("k{n}"))).collect();
+    f.acquire_all(&all, "dead").await;
+    f.expire_in_index().await;
+    // The store may tell its time in whole seconds.
+    let (led, _keep) = f.led(Duration::from_secs(3));
+    leaders_that_stall_within_a_pass_reclaim_nothing_more(led, 7).await;
 }

@@ -1,13 +1,18 @@
 //! Cases about suspects, the guard and passes.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::{RegistryFixture, batch_id, keys_of, name, names};
+use crate::conformance::leading::leaders_that_stall_within_a_pass_reclaim_nothing_more;
+use crate::conformance::{SweepMoment, WatchedSweep, unique};
 use crate::name::Name;
 use crate::registry::TakePolicy;
 use crate::schedule::StopSignal;
 use crate::sweep::policy::Policy;
-use crate::sweep::{Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped};
+use crate::sweep::{
+    Cursor, Outcome, PageRequest, PassMode, PassReport, Refusal, Stopped, Sweeper, SweeperParts,
+};
 
 pub async fn entries_of_dead_owners_are_reclaimed_and_others_are_not(f: RegistryFixture) {
     f.holding("dead", &["a", "b", "c"]).await;
@@ -147,6 +152,39 @@ pub async fn trap_x5_a_stalled_leader_is_refused_by_the_store(f: RegistryFixture
     assert!(f.receipts().await.is_empty());
     let current = f.reclaim_as(&batch_id("s", 2), Some(second.number), suspects).await;
     assert!(matches!(current.outcomes[0], Outcome::Reclaimed(Some(_))));
+}
+
+/// Stopped between any two of its calls, until its term is over.
+pub async fn trap_x5_leaders_that_stall_within_a_pass_reclaim_nothing_more(f: RegistryFixture) {
+    f.holding("i-1", &["a", "b", "c", "d", "e", "f", "g"]).await;
+    (f.advance)(f.ttl).await;
+    let (led, _keep) = f.led(Duration::from_millis(600));
+    leaders_that_stall_within_a_pass_reclaim_nothing_more(led, 7).await;
+}
+
+/// The pass is stopped when it has read its second page and reclaimed nothing of it.
+pub async fn trap_d11_a_pass_that_stops_within_a_page_leaves_the_cursor_before_it(
+    f: RegistryFixture,
+) {
+    f.holding("i-1", &["a", "b", "c", "d", "e", "f", "g"]).await;
+    (f.advance)(f.ttl).await;
+    let (stopper, stop) = StopSignal::channel();
+    let watched = WatchedSweep::new(f.registry.clone(), move |moment| {
+        if moment == SweepMoment::PageRead(2) {
+            stopper.stop();
+        }
+        Box::pin(async {})
+    });
+    let parts = SweeperParts::new(unique("s"), watched.clone(), f.store.clone());
+    let sweeper = Sweeper::new(parts.policy(Policy { batch: 2, ..Policy::default() }));
+    let first = sweeper.pass(PassMode::Reclaim, 0, &stop).await;
+    assert_eq!((first.reclaimed, first.stopped), (2, Stopped::Runtime), "{first:?}");
+    let (_stopper, never) = StopSignal::channel();
+    let second = sweeper.pass(PassMode::Reclaim, 0, &never).await;
+    assert_eq!((second.reclaimed, second.stopped), (5, Stopped::Done), "{second:?}");
+    let pages = watched.pages();
+    assert_eq!(pages[2], pages[1], "the next pass begins with the page that was left: {pages:?}");
+    assert_eq!(f.receipts().await.len(), 7);
 }
 
 /// The same set, and the dry run leaves no trace.
