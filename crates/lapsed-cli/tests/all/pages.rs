@@ -159,6 +159,30 @@ fn every_test_in_the_table_of_what_is_safe_by_default_exists() {
     }
 }
 
+/// Each fault is tested for each system.
+#[test]
+fn every_fault_of_a_rescued_system_has_a_test() {
+    const SYSTEMS: [&str; 8] =
+        ["RQ", "Dramatiq", "BullMQ", "Celery", "Sidekiq", "asynq", "Resque", "streams"];
+    let page = std::fs::read_to_string(root("docs/rescue-faults.md")).unwrap();
+    let known = tests();
+    let faults: Vec<&str> = page.split("\n## ").skip(1).collect();
+    assert_eq!(faults.len(), 14, "the faults");
+    for fault in faults {
+        let title = fault.lines().next().unwrap();
+        let mut covered = BTreeSet::new();
+        for row in fault.lines().filter(|line| line.starts_with("| ") && !line.contains("| test |"))
+        {
+            let named: Vec<_> = words(row).into_iter().filter(|word| is_test(word)).collect();
+            assert!(!named.is_empty(), "{title}: a row without a test: {row}");
+            let missing: Vec<_> = named.iter().filter(|name| !known.contains(*name)).collect();
+            assert!(missing.is_empty(), "{title}: there are no such tests: {missing:?}");
+            covered.extend(row.split('|').nth(1).unwrap().split(',').map(str::trim));
+        }
+        assert_eq!(covered, SYSTEMS.into_iter().collect(), "{title}");
+    }
+}
+
 /// A promise that is silent about adopt mode would be read as if it held there.
 #[test]
 fn every_promise_says_what_holds_in_adopt_mode() {

@@ -37,10 +37,13 @@ pub mod many_orphans;
 mod matrix;
 mod own_recovery;
 mod resque;
+mod restarts;
 mod rq_workers;
 mod sidekiq;
+mod stopped;
 mod streams;
 mod streams_observe;
+mod systems;
 mod versions;
 mod whereabouts;
 
@@ -66,13 +69,15 @@ fn id() -> SystemId {
     SystemId::new(Kind::Inflight, "jobs").unwrap()
 }
 
-/// Where the program of a profile is, and what runs it.
-fn program(profile: &str) -> (PathBuf, PathBuf) {
+/// What runs the program of a profile, and where it is, unless that is a program by itself.
+fn program(profile: &str) -> (PathBuf, Option<PathBuf>) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/rescue");
     match profile {
-        "bullmq" => (paths::node().unwrap(), dir.join("bullmq_worker.mjs")),
-        "resque" => (paths::node().unwrap(), dir.join("resque_worker.mjs")),
-        other => (paths::rescue_python().unwrap(), dir.join(format!("{other}_worker.py"))),
+        "bullmq" => (paths::node().unwrap(), Some(dir.join("bullmq_worker.mjs"))),
+        "resque" => (paths::node().unwrap(), Some(dir.join("resque_worker.mjs"))),
+        "sidekiq" => (paths::ruby().unwrap(), Some(dir.join("sidekiq_worker.rb"))),
+        "asynq" => (paths::rescue_asynq().unwrap().expect("`go` is here"), None),
+        other => (paths::rescue_python().unwrap(), Some(dir.join(format!("{other}_worker.py")))),
     }
 }
 
@@ -87,8 +92,9 @@ impl Workplace {
     fn new(profile: &'static str, server: &RedisServer) -> Workplace {
         let dir = tempfile::tempdir().unwrap();
         symlink(paths::rescue_node_modules().unwrap(), dir.path().join("node_modules")).unwrap();
-        let (_, file) = program(profile);
-        std::fs::copy(&file, dir.path().join(file.file_name().unwrap())).unwrap();
+        if let (_, Some(file)) = program(profile) {
+            std::fs::copy(&file, dir.path().join(file.file_name().unwrap())).unwrap();
+        }
         Workplace { dir, profile, url: server.url() }
     }
 
@@ -98,9 +104,9 @@ impl Workplace {
 
     fn start_with(&self, args: &[&str], env: &[(&str, &str)]) -> Program {
         let (interpreter, file) = program(self.profile);
-        let copy = self.dir.path().join(file.file_name().unwrap());
+        let copy = file.map(|file| self.dir.path().join(file.file_name().unwrap()));
         Program::start(&interpreter, |command| {
-            command.arg(copy).args(args).env("REDIS_URL", &self.url);
+            command.args(copy).args(args).env("REDIS_URL", &self.url);
             command.envs(env.iter().copied());
         })
         .unwrap()

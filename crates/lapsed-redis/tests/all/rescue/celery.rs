@@ -60,7 +60,7 @@ impl Place {
     pub fn start(&self, args: &[&str], env: &[(&str, &str)]) -> Program {
         let (interpreter, file) = program("celery");
         Program::start(&interpreter, |command| {
-            command.arg(file).args(args).env("REDIS_URL", self.server.url());
+            command.args(file).args(args).env("REDIS_URL", self.server.url());
             command.envs(env.iter().copied());
         })
         .unwrap()

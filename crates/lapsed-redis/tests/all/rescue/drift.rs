@@ -311,7 +311,7 @@ async fn rq_in_normal_use_shows_no_drift() {
         .map(|(n, also)| {
             let (interpreter, file) = program("rq");
             Program::start(&interpreter, |command| {
-                command.arg(file).args(["work", &format!("w{n}")]);
+                command.args(file).args(["work", &format!("w{n}")]);
                 command.env("REDIS_URL", server.url()).env("ALSO", also);
             })
             .unwrap()

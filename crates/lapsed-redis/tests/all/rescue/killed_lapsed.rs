@@ -42,7 +42,7 @@ macro_rules! fifty_times {
 mod fifty_times {
     use super::killed_again_and_again;
 
-    fifty_times!(rq, dramatiq, bullmq, celery, sidekiq, asynq, streams);
+    fifty_times!(rq, dramatiq, bullmq, celery, sidekiq, asynq, resque, streams);
 }
 
 /// How many jobs there are for each time that a process is killed; more than it can put back in its time.

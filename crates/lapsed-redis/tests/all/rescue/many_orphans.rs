@@ -19,13 +19,17 @@ lapsed_testbed::steady_async_tests! {
 /// A grace that a test can afford to wait for.
 pub const SHORT: Duration = Duration::from_millis(300);
 
-const PROFILES: [&str; 4] = ["celery", "sidekiq", "asynq", "streams"];
+/// A worker of Resque has one job: there are as many workers as orphans.
+const PROFILES: [&str; 5] = ["celery", "sidekiq", "asynq", "resque", "streams"];
 
 /// The payload that a queue has in the end.
 fn payload(profile: &str, number: usize, filling: &str) -> String {
     match profile {
         "celery" => message(&format!("j{number}"), "", "mails").replace("W10=", filling),
         "sidekiq" => format!(r#"{{"class":"Job","jid":"j{number}","args":["{filling}"]}}"#),
+        "resque" => {
+            format!(r#"{{"class":"send","queue":"mails","args":["j{number}","{filling}"]}}"#)
+        }
         _ => format!("{number} {filling}"),
     }
 }
@@ -40,6 +44,7 @@ pub fn leave(app: &App, profile: &str, jobs: usize, filling: &str) {
             "redis.call('SADD', 'processes', 'vm:1:ab') redis.call('SADD', 'queues', 'mails')"
         }
         "asynq" => "redis.call('SADD', 'asynq:queues', 'mails')",
+        "resque" => "redis.call('SADD', 'resque:queues', 'mails')",
         _ => "redis.pcall('XGROUP', 'CREATE', 'mails', 'workers', '0', 'MKSTREAM')",
     };
     app.text(&["EVAL", begin, "0"]);
@@ -53,6 +58,16 @@ pub fn leave(app: &App, profile: &str, jobs: usize, filling: &str) {
             "redis.call('LPUSH', 'asynq:{mails}:active', ARGV[1])
             redis.call('ZADD', 'asynq:{mails}:lease', math.floor(ARGV[3] / 1000) - 60, ARGV[1])
             redis.call('HSET', 'asynq:{mails}:t:' .. ARGV[1], 'msg', ARGV[2], 'state', 'active')"
+        }
+        "resque" => {
+            r#"local name = 'vm:' .. ARGV[1]
+            local worker = 'resque:worker:' .. name .. ':mails'
+            redis.call('SADD', 'resque:workers', name .. ':mails')
+            redis.call('SET', worker, '{"run_at":"Wed Nov 18 2020 12:00:00 GMT+0000 (UTC)","queue":"mails","worker":"' .. name
+              .. '","payload":' .. ARGV[2] .. '}')
+            redis.call('SET', worker .. ':started', '1605700000')
+            redis.call('SET', 'resque:worker:ping:' .. name, '{"time":' .. math.floor(ARGV[3] / 1000) - 60 .. ',"name":"' .. name
+              .. '","queues":"mails"}')"#
         }
         _ => {
             "redis.call('XADD', 'mails', '*', 'body', ARGV[2])
@@ -85,6 +100,7 @@ pub fn account(app: &App, profile: &str) -> (i64, i64) {
         "celery" => (["LLEN", "mails"], ["HLEN", "unacked"]),
         "sidekiq" => (["LLEN", "queue:mails"], ["LLEN", "working:queue:mails:vm:1:ab"]),
         "asynq" => (["LLEN", "asynq:{mails}:pending"], ["LLEN", "asynq:{mails}:active"]),
+        "resque" => (["LLEN", "resque:queue:mails"], ["SCARD", "resque:workers"]),
         _ => {
             let pending = app.text(&["XPENDING", "mails", "workers"]);
             let pending = pending.lines().next().unwrap().parse().unwrap();
@@ -141,12 +157,13 @@ async fn payloads_of_a_megabyte_are_put_back_as_they_are_and_one_at_a_time() {
             "celery" => app.text(&["LRANGE", "mails", "0", "-1"]),
             "sidekiq" => app.text(&["LRANGE", "queue:mails", "0", "-1"]),
             "asynq" => app.text(&["HGET", "asynq:{mails}:t:0", "msg"]),
+            "resque" => app.text(&["LRANGE", "resque:queue:mails", "0", "-1"]),
             _ => app.text(&["XRANGE", "mails", "-", "+"]),
         };
         let expected = if profile == "asynq" { 1 } else { JOBS };
         assert_eq!(queued.matches(filling.as_str()).count(), expected, "{profile}");
         // What carries the message is not sent sixteen times at once.
-        let is_alone = !matches!(profile, "celery" | "sidekiq") || calls >= JOBS as u64;
+        let is_alone = !matches!(profile, "celery" | "sidekiq" | "resque") || calls >= JOBS as u64;
         assert!(is_alone, "{profile}: {JOBS} jobs in {calls} calls");
     }
 }

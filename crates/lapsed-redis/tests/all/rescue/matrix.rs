@@ -5,6 +5,7 @@ use lapsed_testbed::{Persistence, ServerOptions};
 
 use super::*;
 use crate::rescue::faults::{look, now_ms};
+use crate::rescue::many_orphans::leave;
 use crate::rescue::resque::leave_jobs;
 use crate::rescue::streams::{leave_entries, streams};
 use crate::rescue::versions::leave_one;
@@ -25,7 +26,7 @@ struct Row {
     waiting: fn(&App) -> i64,
 }
 
-const ROWS: [Row; 3] = [
+const ROWS: [Row; 6] = [
     Row {
         profile: "bullmq",
         leave: |app| leave_one(app, "bull:mails", "bullmq:6.7.0"),
@@ -34,6 +35,28 @@ const ROWS: [Row; 3] = [
             &["ZADD", "bull:mails:completed", "1", "a"],
         ],
         waiting: |app| app.number(&["LLEN", "bull:mails:wait"]),
+    },
+    Row {
+        profile: "celery",
+        leave: |app| leave(app, "celery", 1, "x"),
+        end: &[&["HDEL", "unacked", "tag-0"], &["ZREM", "unacked_index", "tag-0"]],
+        waiting: |app| app.number(&["LLEN", "mails"]),
+    },
+    Row {
+        profile: "sidekiq",
+        leave: |app| leave(app, "sidekiq", 1, "x"),
+        end: &[&["DEL", "working:queue:mails:vm:1:ab"]],
+        waiting: |app| app.number(&["LLEN", "queue:mails"]),
+    },
+    Row {
+        profile: "asynq",
+        leave: |app| leave(app, "asynq", 1, "x"),
+        end: &[
+            &["LREM", "asynq:{mails}:active", "0", "0"],
+            &["ZREM", "asynq:{mails}:lease", "0"],
+            &["DEL", "asynq:{mails}:t:0"],
+        ],
+        waiting: |app| app.number(&["LLEN", "asynq:{mails}:pending"]),
     },
     Row {
         profile: "resque",

@@ -7,12 +7,15 @@ use lapsed_core::sweep::{PassMode, Sweeper};
 use lapsed_testbed::ByteProxy;
 
 use super::faults::{PROFILES, Random, ids, leave_many, now_ms, short_limit, waiting};
+use super::many_orphans::leave;
 use super::*;
 
 lapsed_testbed::steady_async_tests! {
     trap_f10_bullmqs_own_check_and_lapsed_put_each_job_back_once,
     trap_f10_rqs_own_cleanup_and_lapsed_put_each_job_back_once,
     trap_f10_dramatiqs_own_maintenance_and_lapsed_put_each_message_back_once,
+    trap_f10_celerys_own_restoring_and_lapsed_put_each_task_back_once,
+    trap_f10_sidekiqs_own_cleanup_hides_no_job_from_lapsed,
     calls_cut_in_the_middle_put_each_job_back_once,
 }
 
@@ -75,16 +78,16 @@ impl Daemons {
     fn pass_until_beside(
         &self,
         server: &RedisServer,
-        profile: &str,
-        own: &Program,
+        put_back: impl Fn(&App) -> usize + Send,
+        own: impl FnOnce() + Send,
         done: impl FnMut() -> bool,
     ) -> BTreeMap<String, usize> {
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 let app = App::on(server);
-                let begun = || Ok((waiting(&app, profile).len() > 50).then_some(()));
+                let begun = || Ok((put_back(&app) > 50).then_some(()));
                 lapsed_testbed::until("the first jobs", LIMIT, begun).unwrap();
-                own.thaw().unwrap();
+                own();
             });
             tokio::task::block_in_place(|| {
                 tokio::runtime::Handle::current().block_on(self.pass_until(done))
@@ -113,7 +116,12 @@ async fn trap_f10_bullmqs_own_check_and_lapsed_put_each_job_back_once() {
     own.freeze().unwrap();
     first.kill().unwrap();
     let is_done = || app.number(&["ZCARD", "bull:mails:completed"]) == JOBS as i64;
-    let receipts = daemons.pass_until_beside(&server, "bullmq", &own, is_done);
+    let receipts = daemons.pass_until_beside(
+        &server,
+        |app| waiting(app, "bullmq").len(),
+        || own.thaw().unwrap(),
+        is_done,
+    );
     // `stc` counts how often a job was put back, by whomever.
     let stalls: Vec<String> =
         names.iter().map(|id| app.text(&["HGET", &format!("bull:mails:{id}"), "stc"])).collect();
@@ -195,13 +203,88 @@ async fn trap_f10_dramatiqs_own_maintenance_and_lapsed_put_each_message_back_onc
         app.text(&["HSET", "dramatiq:mails.msgs", &id, &message(&id)]);
     }
     let messages = || app.number(&["HLEN", "dramatiq:mails.msgs"]);
-    let receipts = daemons.pass_until_beside(&server, "dramatiq", &own, || messages() == 0);
+    let receipts = daemons.pass_until_beside(
+        &server,
+        |app| waiting(app, "dramatiq").len(),
+        || own.thaw().unwrap(),
+        || messages() == 0,
+    );
     assert!(receipts.values().all(|n| *n == 1), "{receipts:?}");
     let mut started: Vec<String> = (0..JOBS).map(|_| has_started(&own).0).collect();
     started.sort();
     assert_eq!(started, ids(JOBS));
     assert!(waiting(&app, "dramatiq").is_empty());
     println!("of {JOBS} messages lapsed put {} back, Dramatiq itself the others", receipts.len());
+}
+
+/// What a living worker does from its timer: it restores what nobody has acknowledged for the visibility timeout, newest first.
+async fn trap_f10_celerys_own_restoring_and_lapsed_put_each_task_back_once() {
+    const JOBS: usize = 600;
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (work, app) = (Workplace::new("celery", &server), App::on(&server));
+    let daemons = Daemons::new(&server, "celery", Duration::ZERO).await;
+    leave(&app, "celery", JOBS, "x");
+    let own = work.start_with(&["restore"], &[("VISIBILITY", "1")]);
+    assert_eq!(own.line(LIMIT).unwrap(), "ready");
+    let queued = |app: &App| app.number(&["LLEN", "mails"]) as usize;
+    let receipts = daemons.pass_until_beside(
+        &server,
+        queued,
+        || own.say("restore").unwrap(),
+        || app.number(&["HLEN", "unacked"]) == 0,
+    );
+    assert!(receipts.values().all(|n| *n == 1), "{receipts:?}");
+    assert_eq!(app.number(&["ZCARD", "unacked_index"]), 0);
+    let messages = app.text(&["LRANGE", "mails", "0", "-1"]);
+    let mut tasks: Vec<&str> = messages
+        .lines()
+        .map(|line| line.split(r#""id": ""#).nth(1).unwrap().split('"').next().unwrap())
+        .collect();
+    tasks.sort_unstable();
+    let on_queue = tasks.len();
+    tasks.dedup();
+    println!("of {JOBS} tasks lapsed put {} back, Celery itself the others", receipts.len());
+    assert_eq!((on_queue, tasks.len()), (JOBS, JOBS));
+    assert!(receipts.len() < JOBS, "Celery's own restoring had its share");
+}
+
+/// Sidekiq puts nothing back. Its cleanup removes dead processes from the list that lapsed reads, while lapsed puts back what they ran.
+async fn trap_f10_sidekiqs_own_cleanup_hides_no_job_from_lapsed() {
+    // Half of them die: that is no mass death, and the brake does not hold.
+    const PROCESSES: usize = 8;
+    const JOBS: usize = 320;
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (work, app) = (Workplace::new("sidekiq", &server), App::on(&server));
+    let own = work.start(&["clean"], None);
+    assert_eq!(own.line(LIMIT).unwrap(), "ready");
+    let daemons = Daemons::new(&server, "sidekiq", Duration::ZERO).await;
+    let beat = "redis.call('SADD', 'queues', 'mails')
+        for n = 1, ARGV[1] do
+          local id = 'vm:' .. n % ARGV[2] .. ':ab'
+          local payload = cjson.encode({ class = 'Job', jid = 'j' .. n, queue = 'mails', args = { n } })
+          redis.call('HSET', id .. ':workers', 't' .. n, cjson.encode({ queue = 'mails', payload = payload, run_at = 1794926642 }))
+          redis.call('SADD', 'processes', id)
+          redis.call('HSET', id, 'info', '{}', 'beat', '1.5')
+        end";
+    app.text(&["EVAL", beat, "0", &JOBS.to_string(), &PROCESSES.to_string()]);
+    daemons.pass_until(|| app.text(&["KEYS", "lapsed:*copy:*"]).lines().count() == PROCESSES).await;
+    for n in 0..PROCESSES / 2 {
+        app.text(&["DEL", &format!("vm:{n}:ab"), &format!("vm:{n}:ab:workers")]);
+    }
+    let queued = |app: &App| app.number(&["LLEN", "queue:mails"]) as usize;
+    let receipts = daemons.pass_until_beside(
+        &server,
+        queued,
+        || {
+            own.say("clean").unwrap();
+            assert_eq!(own.line(LIMIT).unwrap(), "cleaned");
+            println!("cleaned when {} of {} jobs were back", queued(&App::on(&server)), JOBS / 2);
+        },
+        || queued(&app) >= JOBS / 2,
+    );
+    assert_eq!((receipts.len(), receipts.values().sum::<usize>()), (JOBS / 2, JOBS / 2));
+    let living = app.number(&["SCARD", "processes"]) as usize;
+    assert_eq!((queued(&app), living), (JOBS / 2, PROCESSES / 2));
 }
 
 /// A daemon that is killed in the middle of a call, fifty times: its connection ends after a random byte, and another one begins.

@@ -12,6 +12,7 @@ lapsed_testbed::steady_async_tests! {
     trap_f7_a_ruby_payload_is_put_back_byte_for_byte,
     a_worker_that_beats_or_never_beat_keeps_its_job,
     a_wrong_type_is_left_alone_and_reported,
+    records_that_cannot_be_read_hide_no_job,
     large_jobs_go_one_by_one,
     equal_jobs_that_die_together_are_no_crash_of_each_other,
     detect_finds_resques_dead_workers,
@@ -25,7 +26,7 @@ fn now_s() -> u64 {
 }
 
 /// The last ping of a killed worker was a minute ago.
-fn date_back(app: &App, name: &str) {
+pub fn date_back(app: &App, name: &str) {
     let ping = format!(r#"{{"time":{},"name":"{name}","queues":"mails"}}"#, now_s() - 60);
     app.text(&["SET", &format!("resque:worker:ping:{name}"), &ping]);
 }
@@ -264,6 +265,27 @@ async fn a_wrong_type_is_left_alone_and_reported() {
     .await;
     assert_eq!((report.reclaimed, report.skipped.values().sum()), (0, 2u64), "{report:?}");
     assert_eq!(app.text(&["SCARD", "resque:workers"]), "2");
+}
+
+/// Half of a record, a record without a payload, and a worker without a record, as a crash or another program leaves them.
+async fn records_that_cannot_be_read_hide_no_job() {
+    let server = RedisServer::start(Engine::Redis).unwrap();
+    let (app, redis) = (App::on(&server), connect(&server.url()));
+    leave_jobs(&app, 0..4);
+    let record = app.text(&["GET", "resque:worker:vm:0:mails"]);
+    app.text(&["SET", "resque:worker:vm:0:mails", &record[..record.len() / 2]]);
+    app.text(&["SET", "resque:worker:vm:1:mails", r#"{"queue":"mails","worker":"vm:1"}"#]);
+    app.text(&["DEL", "resque:worker:vm:2:mails"]);
+    put_back(&rescued(&redis, "resque", Duration::ZERO), &redis, 1).await;
+    let left = app.text(&["SMEMBERS", "resque:workers"]);
+    let mut left: Vec<&str> = left.lines().collect();
+    left.sort_unstable();
+    assert_eq!(left, ["vm:0:mails", "vm:1:mails", "vm:2:mails"]);
+    assert!(app.text(&["LRANGE", QUEUE, "0", "-1"]).contains(r#""args":["3"]"#));
+    let found = redis.detect(DetectOptions::default(), &mut |_, _| {}).await.unwrap().found;
+    let notes = found[0].notes.join("; ");
+    assert!(notes.contains("the job of worker `vm:0:mails` cannot be read"), "{notes}");
+    assert!(notes.contains("the job of worker `vm:1:mails` cannot be read"), "{notes}");
 }
 
 async fn detect_finds_resques_dead_workers() {
