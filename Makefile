@@ -54,7 +54,7 @@ kills: servers ## kills, freezes, cut connections and failovers under load: `mak
 		SECONDS=$(or $(SECONDS),0) $(CARGO) test --locked -p lapsed-cli --test faults -- \
 		--ignored --nocapture --test-threads 1 kills::kills kills::failovers
 
-rescue: servers ## real workers of RQ, Dramatiq and BullMQ killed, stopped and cut off beside two daemons of lapsed; the account after it: `make rescue ROUNDS=200 SECONDS=600 SEED=7`
+rescue: servers ## real workers of RQ, Dramatiq, BullMQ, Celery and Sidekiq killed, stopped and cut off beside two daemons of lapsed; the account after it: `make rescue ROUNDS=200 SECONDS=600 SEED=7`
 	ROUNDS=$(or $(ROUNDS),60) SECONDS=$(or $(SECONDS),0) SEED=$(SEED) $(CARGO) test --locked -p lapsed-redis --test all -- \
 		--ignored --nocapture --test-threads 3 rescue::campaign rescue::killed_lapsed
 

@@ -28,7 +28,7 @@ macro_rules! campaigns {
         )*
     };
 }
-campaigns!(rq, dramatiq, bullmq);
+campaigns!(rq, dramatiq, bullmq, celery, sidekiq);
 
 const WORKERS: usize = 3;
 
@@ -97,9 +97,9 @@ fn limit(profile: &str) -> Duration {
     }
 }
 
-/// RQ's workers wait for seconds before they connect again.
+/// Workers of RQ and Celery wait for seconds before they connect again.
 fn grace(profile: &str) -> Duration {
-    Duration::from_secs(if profile == "rq" { 30 } else { 5 })
+    Duration::from_secs(if matches!(profile, "rq" | "celery") { 30 } else { 5 })
 }
 
 fn start_daemon(
@@ -152,7 +152,17 @@ impl Campaign {
             journal.lives.len() - 1
         };
         let name = format!("w{number}");
-        let env = [("LOCK", "4000"), ("STALLED", "1000"), ("TIMEOUT", "4000")];
+        let fetch =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/ruby/lapsed_fetch.rb");
+        let env = [
+            ("LOCK", "4000"),
+            ("STALLED", "1000"),
+            ("TIMEOUT", "4000"),
+            ("LATE", "1"),
+            ("CONCURRENCY", "1"),
+            // Sidekiq's own fetcher loses what no heartbeat has shown.
+            ("FETCH", fetch.to_str().unwrap()),
+        ];
         let program = Arc::new(self.work.start_with(&["work", &name], &env));
         let (heard, journal) = (program.clone(), self.journal.clone());
         thread::spawn(move || {
@@ -174,9 +184,14 @@ impl Campaign {
             life.killed = Some(Instant::now());
             life.horse
         };
+        let pid = worker.program.pid();
         worker.program.kill().unwrap();
+        if let (true, Some(pid)) = (self.profile == "sidekiq", pid) {
+            expire(&App::on(&self.server), pid);
+        }
         let Some(horse) = horse else { return };
-        if random.below(3) == 0 {
+        // A child of Celery that outlives its parent works on unseen.
+        if self.profile == "rq" && random.below(3) == 0 {
             *self.faults.entry("parents killed alone").or_default() += 1;
             self.journal.lock().unwrap().lives[worker.number].horse_lives = true;
         } else {
@@ -376,6 +391,24 @@ impl Campaign {
     }
 }
 
+/// Sidekiq takes a process for dead 60 s after its last heartbeat: its signs of life are deleted, as the expiry would.
+fn expire(app: &App, pid: u32) {
+    for pattern in [format!("*:{pid}:*"), format!("reliable-fetcher-heartbeat-*-{pid}-*")] {
+        let keys = app.text(&["KEYS", &pattern]);
+        for key in keys.lines().filter(|key| {
+            !key.is_empty() && !key.starts_with("working:") && !key.starts_with("lapsed:")
+        }) {
+            app.call(&["DEL", key]);
+        }
+    }
+}
+
+/// A worker that was stopped and goes on keeps its jobs: of RQ while it is connected, of Celery because its silence decides nothing, of
+/// Sidekiq because 6 s are far from the end of its sign of life.
+fn keeps_while_stopped(profile: &str) -> bool {
+    matches!(profile, "rq" | "celery" | "sidekiq")
+}
+
 fn note(journal: &Mutex<Journal>, worker: usize, line: &str) {
     let now = Instant::now();
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -456,8 +489,7 @@ fn started_twice(journal: &Journal, profile: &str, job: &str, runs: &[Run]) -> O
                 .map_or(second.began, |ended| second.began.min(ended + Duration::from_secs(2)));
             let is_dead = life.killed.is_some_and(|killed| killed < until)
                 && (!life.horse_lives || first.ended.is_some());
-            // A stopped worker of RQ keeps its connection, and so its job.
-            let was_stopped = profile != "rq"
+            let was_stopped = !keeps_while_stopped(profile)
                 && (stopped_between(life, first.began, until)
                     || goes_on_with_what_it_had(journal, job, first)
                     || goes_on_with_what_it_had(journal, job, second));
